@@ -1,4 +1,4 @@
-"""The device of a run, mixed precision, seeds and the progress bar."""
+"""The device of a run, seeds and the progress bar."""
 
 import io
 import time
@@ -6,11 +6,9 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from torch import nn
 
 from tmft.device import (
     PRECISIONS,
-    MixedPrecision,
     ProgressLines,
     choose_device,
     choose_precision,
@@ -20,7 +18,6 @@ from tmft.device import (
 from tmft.errors import InputError
 
 CPU = torch.device("cpu")
-HUGE = 1e36  # finite, but infinite in float32 after the initial loss scale of 65536
 
 
 # ------------------------------------------------------------------------------- device and precision
@@ -62,52 +59,6 @@ def test_the_generator_of_the_given_gpu_is_seeded_not_of_the_current_one(index, 
     monkeypatch.setattr(torch.cuda, "manual_seed", lambda seed: seeded.append((seed, current[0])))
     seed_rng(torch.device("cuda", index), 7)
     assert seeded == [(7, index)] and current == [None]
-
-
-# ------------------------------------------------------------------------------------ mixed precision
-
-
-def one_step(
-    precision: str, factor: float = 1.0, max_norm: float = 1e9
-) -> tuple[nn.Parameter, MixedPrecision, bool]:
-    """One SGD step with lr 1 on the loss factor * (3 x + 4 y) from (0, 0): the weights, amp, amp.step()."""
-    weight, slope = nn.Parameter(torch.zeros(2)), torch.tensor([3.0, 4.0])
-    optimizer, amp = torch.optim.SGD([weight], lr=1.0), MixedPrecision(CPU, precision)
-    amp.backward((weight * slope).sum() * factor)
-    amp.clip_grad_norm_(optimizer, [weight], max_norm)
-    return weight, amp, amp.step(optimizer)
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_gradients_are_clipped_at_their_true_norm(precision):
-    """The norm is 5: a limit of 10 changes nothing, a limit of 1 makes the gradient five times smaller."""
-    for max_norm, expected in [(10.0, [-3.0, -4.0]), (1.0, [-0.6, -0.8])]:
-        weight, _, taken = one_step(precision, max_norm=max_norm)
-        assert taken
-        torch.testing.assert_close(weight.data, torch.tensor(expected), rtol=1e-5, atol=0)
-
-
-def test_an_fp16_overflow_skips_the_step_and_halves_the_scale():
-    weight, amp, taken = one_step("fp16", HUGE)
-    assert not taken and weight.tolist() == [0.0, 0.0] and amp.scaler.get_scale() == 2**15
-    weight, amp, taken = one_step("fp16")
-    assert taken and amp.scaler.get_scale() == 2**16
-
-
-@pytest.mark.parametrize(("precision", "scale"), [("fp32", 1.0), ("bf16", 1.0), ("fp16", 2.0**16)])
-def test_only_fp16_scales_the_loss(precision, scale):
-    weight = nn.Parameter(torch.zeros(2))
-    MixedPrecision(CPU, precision).backward(weight.sum())
-    assert weight.grad.tolist() == [scale, scale]
-
-
-@pytest.mark.parametrize(("precision", "dtype"), PRECISIONS.items())
-def test_products_inside_the_block_have_the_precision_and_outside_float32(precision, dtype):
-    x, amp = torch.ones(4, 4), MixedPrecision(CPU, precision)
-    for _ in range(2):  # the same object can be entered again
-        with amp:
-            assert (x @ x).dtype == dtype
-        assert (x @ x).dtype == torch.float32
 
 
 # --------------------------------------------------------------------------------------- progress bar

@@ -4,19 +4,15 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Iterable
-from contextlib import ExitStack
 from typing import Any, TextIO
 from weakref import WeakValueDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm
 
 from tmft.errors import InputError
 from tmft.formatting import format_duration
-from tmft.speed.malloc_threshold import raise_malloc_threshold
-from tmft.speed.matmul import fast_matmul
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -80,63 +76,6 @@ def set_rng_state(device: torch.device, states: list[Tensor]) -> None:
     torch.set_rng_state(states[0])
     if device.type == "cuda":
         torch.cuda.set_rng_state(states[-1], device)
-
-
-def check_training_dtype(dtype: torch.dtype) -> None:
-    """Raise InputError if weights of this dtype have 16 bits, in which most steps would be rounded away."""
-    if torch.finfo(dtype).bits < 32:
-        name = str(dtype).removeprefix("torch.")
-        raise InputError(
-            f"the weights of the model are {name}, too coarse for small steps: load it with dtype float32, "
-            "and mixed precision computes in bfloat16 all the same"
-        )
-
-
-class MixedPrecision:
-    """Mixed precision training. Weights stay in float32; in a block `with amp:` torch computes in 16 bits.
-
-    Operations that need float32 are not affected (torch.autocast). The exponent range of fp16 is so small
-    that small gradients become 0. With fp16 the loss is therefore multiplied by a scale before the backward
-    pass, the gradients are divided by it before they are clipped, and a step with an infinite gradient is
-    skipped.
-    device: the device of the weights. precision: an entry of PRECISIONS, or "auto".
-    Source: Micikevicius et al. 2018, arXiv:1710.03740.
-    """
-
-    open: ExitStack
-
-    def __init__(self, device: torch.device, precision: str):
-        raise_malloc_threshold()
-        precision = choose_precision(precision, device)
-        self.autocast = torch.autocast(device.type, PRECISIONS[precision], enabled=precision != "fp32")
-        self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
-
-    def __enter__(self) -> None:
-        self.open = ExitStack()
-        self.open.enter_context(self.autocast)
-        self.open.enter_context(fast_matmul())
-
-    def __exit__(self, *error: object) -> None:
-        self.open.close()
-
-    def backward(self, loss: Tensor) -> None:
-        """Run the backward pass of a loss; with fp16, of the scaled loss."""
-        with fast_matmul():
-            self.scaler.scale(loss).backward()
-
-    def clip_grad_norm_(
-        self, optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], max_norm: float
-    ) -> None:
-        """Divide the gradients by the scale, then clip their total L2 norm to max_norm, both in place."""
-        self.scaler.unscale_(optimizer)  # first, because the norm must be that of the true gradients
-        nn.utils.clip_grad_norm_(parameters, max_norm)
-
-    def step(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Take an optimizer step; return False if it was skipped because an fp16 gradient is infinite."""
-        scale = self.scaler.get_scale()
-        self.scaler.step(optimizer)
-        self.scaler.update()
-        return self.scaler.get_scale() >= scale  # the scale shrinks when a step is skipped
 
 
 def progress_bar(

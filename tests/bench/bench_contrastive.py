@@ -47,7 +47,7 @@ def step():
     optimizer.step()
 """
 OURS = f"""
-from tmft.device import MixedPrecision
+from tmft.training.optimizers import MixedPrecision
 from tmft.losses.multiple_negatives import MultipleNegativesRanking
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.training.task import PackedEmbed

@@ -63,8 +63,8 @@ def report_stages(report, scratch: str) -> None:
     """
     import train
     from tmft.datasets import distillation_data
-    from tmft.device import MixedPrecision
     from tmft.runs import fine_tune, pretrain
+    from tmft.training.optimizers import MixedPrecision
     from tmft.training.task import TrainingTask
 
     def report_after(owner, name: str, stage: str) -> None:

@@ -28,7 +28,6 @@ from torch import Tensor
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import Examples
 from tmft.datasets.task_lookup import get_task
-from tmft.device import MixedPrecision
 from tmft.distributed import single_process
 from tmft.errors import InputError, describe_error
 from tmft.formatting import markdown_table
@@ -49,7 +48,7 @@ from tmft.training.checkpointing import TrainingCheckpoint
 from tmft.training.loop import fit
 from tmft.training.model_options import add_projection
 from tmft.training.multitask import make_training_tasks
-from tmft.training.optimizers import OPTIMIZERS, parameter_groups
+from tmft.training.optimizers import OPTIMIZERS, MixedPrecision, parameter_groups
 from tmft.training.task import PackedEmbed
 
 CPU = torch.device("cpu")

@@ -36,7 +36,6 @@ from bench_train import (
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.data import Examples, read_examples
 from tmft.datasets.task_lookup import get_task
-from tmft.device import MixedPrecision
 from tmft.distributed import single_process
 from tmft.errors import describe_error
 from tmft.formatting import markdown_table
@@ -53,6 +52,7 @@ from tmft.runs.run_config import PretrainingConfig
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.speed.length_buckets import length_bucketed_batches
 from tmft.training.checkpointing import TrainingCheckpoint
+from tmft.training.optimizers import MixedPrecision
 
 TOKENIZER = Path(__file__).resolve().parent.parent.parent / "data/twins/mlm"
 MINILM = {"model_type": "bert", "vocab_size": 30522, "hidden_size": 384, "num_hidden_layers": 6}

@@ -20,7 +20,6 @@ from tmft.checkpoints.load import load_encoder, load_encoder_with_report
 from tmft.checkpoints.save import compatibility_note, save_encoder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import Examples
-from tmft.device import MixedPrecision
 from tmft.errors import InputError
 from tmft.losses.cosine import CosineMSE
 from tmft.models.registry import config_from_dict, parameter_counts, random_encoder
@@ -31,6 +30,7 @@ from tmft.sentence_encoder import SentenceEncoder
 from tmft.speed.occurring_words import OccurringWords
 from tmft.tasks import TASKS
 from tmft.training.loop import Recipe, fit
+from tmft.training.optimizers import MixedPrecision
 
 V10 = {  # as google-t5/t5-base says it, but small, and three heads of 12
     "model_type": "t5",

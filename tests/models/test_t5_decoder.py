@@ -10,7 +10,6 @@ from test_t5 import TRAIN, V10, VARIANTS, build, random_sentences, sentence_mode
 
 from tmft.checkpoints.load import load_encoder_with_report
 from tmft.checkpoints.save import save_encoder
-from tmft.device import MixedPrecision
 from tmft.errors import InputError
 from tmft.losses.cosine import CosineMSE
 from tmft.models.registry import config_from_dict, random_encoder
@@ -20,6 +19,7 @@ from tmft.sentence_encoder import SentenceEncoder
 from tmft.speed.occurring_words import OccurringWords
 from tmft.tasks import TASKS
 from tmft.training.loop import Recipe, fit
+from tmft.training.optimizers import MixedPrecision
 
 DEEP = {"num_decoder_layers": 2}
 MODELS = {name: changes | DEEP for name, changes in VARIANTS.items()}

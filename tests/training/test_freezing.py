@@ -74,7 +74,7 @@ def test_frozen_layers_have_no_dropout():
     model = tiny_model(hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.3)
     freeze = FreezeLayers(model, 2)
     model.train()
-    freeze.on_epoch_begin(loop=None)
+    freeze.on_epoch_begin(state=None)
     layers = [layer.training for layer in model.encoder.layers]
     assert not model.encoder.embeddings.training and layers == [False, False, True, True]
 

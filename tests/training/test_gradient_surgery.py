@@ -11,9 +11,8 @@ from torch import nn
 from tmft.packing import pack
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.training.gradient_surgery import GradientCosines, PCGrad
-from tmft.training.loop_state import TrainerState
 from tmft.training.multitask import MultiTask
-from tmft.training.task import Batch
+from tmft.training.task import Batch, EpochSteps
 
 
 def first_gradient(model, tasks, monkeypatch, **options):
@@ -26,7 +25,7 @@ def first_gradient(model, tasks, monkeypatch, **options):
             heads = {name: task.objective for name, task in tasks.items()}
             found["heads"] = {n: [w.grad for w in head.parameters()] for n, head in heads.items()}
 
-    monkeypatch.setattr("tmft.device.MixedPrecision.clip_grad_norm_", clip)
+    monkeypatch.setattr("tmft.training.optimizers.MixedPrecision.clip_grad_norm_", clip)
     recipe = {"epochs": 1, "batch_size": 4, "precision": "fp32", "optimizer": "adafactor", "lr": 1e-3}
     list(fit_with_options(model, tasks, FineTuningRecipe(**recipe | options)))
     return found
@@ -42,7 +41,7 @@ def test_the_gradient_of_a_step_is_the_sum_of_the_single_ones(loss_weights, grad
     monkeypatch.setattr("torch.optim.Adafactor.step", lambda self, closure=None: None)
     found = first_gradient(model, tasks, monkeypatch, gradient_surgery=gradient_surgery)
     total = {name: torch.zeros_like(weight) for name, weight in model.named_parameters()}
-    for batch in next(iter(MultiTask(tasks).steps(4, seed=0))):
+    for batch in next(iter(EpochSteps(MultiTask(tasks), 4, seed=0))):
         model.zero_grad()
         objective = tasks[batch.task].objective
         objective.zero_grad()
@@ -61,15 +60,14 @@ def combined(callback, *gradients):
     """The gradient of a weight of two numbers after one step in which each task had one of these, that of a
     weight which no task reaches, and the cosines that are logged."""
     weight, unused = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(3))
-    state = TrainerState(torch.device("cpu"))
-    loop = SimpleNamespace(state=state, embed=SimpleNamespace(model=nn.ParameterList([weight, unused])))
-    callback.on_epoch_begin(loop)
+    state = SimpleNamespace(embed=SimpleNamespace(model=nn.ParameterList([weight, unused])))
+    callback.on_epoch_begin(state)
     for name, gradient in zip("abc"[: len(gradients)], gradients, strict=True):
         weight.grad = torch.tensor(gradient)
-        callback.on_substep_end(loop, Batch([], 1, torch.zeros(1), None, name))
+        callback.on_substep_end(state, Batch([], 1, torch.zeros(1), None, name))
         assert weight.grad is None
-    callback.on_pre_optimizer_step(loop)
-    callback.on_epoch_end(loop)
+    callback.on_pre_optimizer_step(state)
+    callback.on_epoch_end(state)
     return weight.grad.tolist(), unused.grad, state.gradient_cosines
 
 

@@ -24,7 +24,7 @@ from tmft.training.multitask import (
     make_training_tasks,
     overall,
 )
-from tmft.training.task import PackedEmbed
+from tmft.training.task import EpochSteps, PackedEmbed
 
 ONE = ["a man plays", "the cat eats", "music", "two dogs in the park", "a woman", "not a cat"]
 OTHER = ["the man plays guitar", "a dog eats", "guitar music", "a cat", "a man", "two cats eat"]
@@ -70,7 +70,7 @@ def test_every_epoch_has_as_many_steps_and_other_batches_and_a_seed_repeats_them
     def epochs():
         tasks = MultiTask(training_tasks(), sampling, "all_exhausted")
         tasks.tokenize(model)
-        steps = tasks.steps(2, seed=0)
+        steps = EpochSteps(tasks, 2, seed=0)
         first, second = ([[(b.task, b.token_ids) for b in step] for step in steps] for _ in range(2))
         return steps, first, second
 

@@ -1,4 +1,4 @@
-"""Optimizers: AdamW is torch's; Adafactor takes the steps of transformers'."""
+"""Optimizers and mixed precision: AdamW is torch's; Adafactor takes the steps of transformers'."""
 
 import pytest
 import torch
@@ -6,12 +6,15 @@ from conftest import SENTENCES, tiny_model, training_task
 from torch import nn
 
 from tmft.data import Examples
+from tmft.device import PRECISIONS
 from tmft.errors import InputError
 from tmft.losses.cosine import CosineMSE
 from tmft.tasks import TASKS
 from tmft.training.loop import Recipe, fit
-from tmft.training.optimizers import OPTIMIZERS
+from tmft.training.optimizers import OPTIMIZERS, MixedPrecision
 
+CPU = torch.device("cpu")
+HUGE = 1e36  # finite, but infinite in float32 after the initial loss scale of 65536
 TRAIN = Examples((SENTENCES, [*SENTENCES[2:], *SENTENCES[:2]]), [4.5, 2.0, 3.0, 0.5, 1.5])
 
 
@@ -65,3 +68,49 @@ def test_an_unknown_optimizer_is_one_line():
         InputError, match="optimizer 'adamv': choose one of adamw, adafactor; did you mean adamw"
     ):
         Recipe(optimizer="adamv")
+
+
+# ------------------------------------------------------------------------------------ mixed precision
+
+
+def one_step(
+    precision: str, factor: float = 1.0, max_norm: float = 1e9
+) -> tuple[nn.Parameter, MixedPrecision, bool]:
+    """One SGD step with lr 1 on the loss factor * (3 x + 4 y) from (0, 0): the weights, amp, amp.step()."""
+    weight, slope = nn.Parameter(torch.zeros(2)), torch.tensor([3.0, 4.0])
+    optimizer, amp = torch.optim.SGD([weight], lr=1.0), MixedPrecision(CPU, precision)
+    amp.backward((weight * slope).sum() * factor)
+    amp.clip_grad_norm_(optimizer, [weight], max_norm)
+    return weight, amp, amp.step(optimizer)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_gradients_are_clipped_at_their_true_norm(precision):
+    """The norm is 5: a limit of 10 changes nothing, a limit of 1 makes the gradient five times smaller."""
+    for max_norm, expected in [(10.0, [-3.0, -4.0]), (1.0, [-0.6, -0.8])]:
+        weight, _, taken = one_step(precision, max_norm=max_norm)
+        assert taken
+        torch.testing.assert_close(weight.data, torch.tensor(expected), rtol=1e-5, atol=0)
+
+
+def test_an_fp16_overflow_skips_the_step_and_halves_the_scale():
+    weight, amp, taken = one_step("fp16", HUGE)
+    assert not taken and weight.tolist() == [0.0, 0.0] and amp.scaler.get_scale() == 2**15
+    weight, amp, taken = one_step("fp16")
+    assert taken and amp.scaler.get_scale() == 2**16
+
+
+@pytest.mark.parametrize(("precision", "scale"), [("fp32", 1.0), ("bf16", 1.0), ("fp16", 2.0**16)])
+def test_only_fp16_scales_the_loss(precision, scale):
+    weight = nn.Parameter(torch.zeros(2))
+    MixedPrecision(CPU, precision).backward(weight.sum())
+    assert weight.grad.tolist() == [scale, scale]
+
+
+@pytest.mark.parametrize(("precision", "dtype"), PRECISIONS.items())
+def test_products_inside_the_block_have_the_precision_and_outside_float32(precision, dtype):
+    x, amp = torch.ones(4, 4), MixedPrecision(CPU, precision)
+    for _ in range(2):  # the same object can be entered again
+        with amp:
+            assert (x @ x).dtype == dtype
+        assert (x @ x).dtype == torch.float32

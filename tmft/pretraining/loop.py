@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from tmft.device import MixedPrecision, progress_bar, seed_rng
+from tmft.device import progress_bar, seed_rng
 from tmft.distributed import Processes
 from tmft.errors import MAX_COUNT, InputError, check_range
 from tmft.pretraining.causal_lm import CausalLM, NextTokens
@@ -32,7 +32,7 @@ from tmft.training.callbacks import LOG_EVERY
 from tmft.training.checkpointing import TrainingCheckpoint
 from tmft.training.loop import Recipe
 from tmft.training.loop_state import Stateful
-from tmft.training.optimizers import OPTIMIZERS, linear_schedule_with_warmup, parameter_groups
+from tmft.training.optimizers import OPTIMIZERS, MixedPrecision, linear_schedule_with_warmup, parameter_groups
 
 PretrainingObjective = MaskedLM | ReplacedTokenDetection | SpanCorruption | CausalLM
 EVAL_BATCH_SIZE = 256  # sentences per batch of an evaluation

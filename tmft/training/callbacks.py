@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tmft.device import progress_bar
 from tmft.errors import InputError
-from tmft.training.loop_state import LoopContext
+from tmft.training.loop_state import LoopState
 from tmft.training.task import Batch
 
 LOG_EVERY = 20  # steps between two readings of the loss; the CPU waits for the GPU at each of them
@@ -21,31 +21,31 @@ LOG_EVERY = 20  # steps between two readings of the loss; the CPU waits for the 
 class Callback:
     """Base class of callbacks, whose methods do nothing; a subclass overrides those that it needs.
 
-    loop: everything that the training loop works with. batch: the batch of which the backward pass has ended.
+    state: everything that the training loop works with. batch: the one whose backward pass has ended.
     """
 
-    def on_train_begin(self, loop: LoopContext) -> None:
+    def on_train_begin(self, state: LoopState) -> None:
         """Called once, before the first epoch."""
 
-    def on_epoch_begin(self, loop: LoopContext) -> None:
+    def on_epoch_begin(self, state: LoopState) -> None:
         """Called before the first step, inside `with weights`; the model is in training mode."""
 
-    def on_substep_end(self, loop: LoopContext, batch: Batch) -> None:
+    def on_substep_end(self, state: LoopState, batch: Batch) -> None:
         """Called after the backward pass of one batch; a step has one batch for each task."""
 
-    def on_pre_optimizer_step(self, loop: LoopContext) -> None:
+    def on_pre_optimizer_step(self, state: LoopState) -> None:
         """Called when the step has all its gradients, before they are clipped."""
 
-    def on_step_end(self, loop: LoopContext) -> None:
+    def on_step_end(self, state: LoopState) -> None:
         """Called after the optimizer step."""
 
-    def on_epoch_end(self, loop: LoopContext) -> None:
+    def on_epoch_end(self, state: LoopState) -> None:
         """Called after the last step, inside `with weights`, before the evaluation on dev."""
 
-    def on_evaluate(self, loop: LoopContext) -> None:
+    def on_evaluate(self, state: LoopState) -> None:
         """Called after dev was scored and the caller of `fit` has received the epoch's result."""
 
-    def on_train_end(self, loop: LoopContext) -> None:
+    def on_train_end(self, state: LoopState) -> None:
         """Called once, at the end, also after an error."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -59,12 +59,12 @@ class Callback:
 class CallbackList:
     """Passes each call, such as `on_step_end()`, on to all callbacks, in order.
 
-    loop: the argument of each call.
+    state: the argument of each call.
     """
 
-    def __init__(self, callbacks: Sequence[Callback], loop: LoopContext):
-        self.callbacks, self.loop = list(callbacks), loop
-        loop.callbacks = self
+    def __init__(self, callbacks: Sequence[Callback], state: LoopState):
+        self.callbacks, self.state = list(callbacks), state
+        state.callbacks = self
 
     def __iter__(self) -> Iterator[Callback]:
         return iter(self.callbacks)
@@ -76,7 +76,7 @@ class CallbackList:
 
         def call(*arguments) -> None:
             for callback in self.callbacks:
-                getattr(callback, event)(self.loop, *arguments)
+                getattr(callback, event)(self.state, *arguments)
 
         return call
 
@@ -86,25 +86,25 @@ class ProgressBar(Callback):
 
     bar = None
 
-    def on_epoch_begin(self, loop: LoopContext) -> None:
+    def on_epoch_begin(self, state: LoopState) -> None:
         self.bar = progress_bar(
-            loop.steps.num_examples,
+            state.steps.num_examples,
             "examples",
-            desc=f"epoch {loop.state.epoch}",
-            initial=loop.state.num_examples,
+            desc=f"epoch {state.epoch}",
+            initial=state.num_examples,
         )
 
-    def on_step_end(self, loop: LoopContext) -> None:
+    def on_step_end(self, state: LoopState) -> None:
         assert self.bar is not None  # on_epoch_begin has made it
-        self.bar.update(loop.state.num_examples - self.bar.n)
-        if loop.steps.step % LOG_EVERY == 0:
-            loss = loop.state.total_loss.item() / loop.state.num_examples
+        self.bar.update(state.num_examples - self.bar.n)
+        if state.steps.step % LOG_EVERY == 0:
+            loss = state.total_loss.item() / state.num_examples
             self.bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
 
-    def on_epoch_end(self, loop: LoopContext) -> None:
-        self.on_train_end(loop)
+    def on_epoch_end(self, state: LoopState) -> None:
+        self.on_train_end(state)
 
-    def on_train_end(self, loop: LoopContext) -> None:
+    def on_train_end(self, state: LoopState) -> None:
         if self.bar is not None:
             self.bar.close()
 
@@ -126,12 +126,11 @@ def divergence_error(name: str, loss: Tensor, where: str, kept: str = "") -> Div
 class StopIfDiverged(Callback):
     """Raises DivergedError if the loss is not finite; looks every LOG_EVERY steps and after each epoch."""
 
-    def on_step_end(self, loop: LoopContext) -> None:
-        if loop.steps.step % LOG_EVERY == 0:
-            self.on_epoch_end(loop)
+    def on_step_end(self, state: LoopState) -> None:
+        if state.steps.step % LOG_EVERY == 0:
+            self.on_epoch_end(state)
 
-    def on_epoch_end(self, loop: LoopContext) -> None:
-        state = loop.state
+    def on_epoch_end(self, state: LoopState) -> None:
         if not torch.isfinite(state.total_loss):
             where = f"epoch {state.epoch}, by example {state.num_examples}"
             kept = "the best epoch before it is kept; " * (state.epoch > 1)

@@ -25,7 +25,7 @@ from tmft.errors import InputError, describe_error, short_repr
 from tmft.io.atomic import write_file
 from tmft.io.files import file_mode, reading
 from tmft.training.callbacks import Callback, DivergedError
-from tmft.training.loop_state import BestWeights, EpochResult, LoopContext, Stateful
+from tmft.training.loop_state import BestWeights, EpochResult, LoopState, Stateful
 
 STATE_FILE = "state.pt"
 FORMAT = 1  # number of the form of this file; a file with another number is refused
@@ -249,42 +249,40 @@ class Checkpointing(Callback):
     def __init__(self, checkpoint: TrainingCheckpoint):
         self.checkpoint = checkpoint
 
-    def on_train_begin(self, loop: LoopContext) -> None:
+    def on_train_begin(self, state: LoopState) -> None:
         """Load the finished epochs, the counters of the epoch in progress and the best weights."""
         stateful: dict[str, Stateful] = {
-            "weights": loop.weights,
-            "optimizer": loop.optimizer,
-            "scheduler": loop.scheduler,
-            "scaler": loop.scaler,
-            "steps": loop.steps,
-            "embed": loop.embed,
+            "weights": state.weights,
+            "optimizer": state.optimizer,
+            "scheduler": state.scheduler,
+            "scaler": state.scaler,
+            "steps": state.steps,
+            "embed": state.embed,
         }
-        for callback in loop.callbacks:
+        for callback in state.callbacks:
             stateful[type(callback).__name__] = callback
-        progress = self.checkpoint.load(stateful, loop.best_weights)
+        progress = self.checkpoint.load(stateful, state.best_weights)
         if progress:
-            state = loop.state
             with self.checkpoint.load_errors():
                 state.finished_epochs = [EpochResult(**epoch) for epoch in progress["epochs"]]
                 state.num_examples, state.seconds = int(progress["num_examples"]), float(progress["seconds"])
                 state.total_loss = progress["total_loss"].to(state.total_loss.device)
 
-    def on_epoch_begin(self, loop: LoopContext) -> None:
+    def on_epoch_begin(self, state: LoopState) -> None:
         """Restore the weights and all other states, which were saved inside `with weights`."""
         self.checkpoint.restore()
 
-    def on_step_end(self, loop: LoopContext) -> None:
-        if self.checkpoint.should_save(loop.steps.step):
-            self.save(loop, loop.state.elapsed())
+    def on_step_end(self, state: LoopState) -> None:
+        if self.checkpoint.should_save(state.steps.step):
+            self.save(state, state.elapsed())
 
-    def on_evaluate(self, loop: LoopContext) -> None:
+    def on_evaluate(self, state: LoopState) -> None:
         if self.checkpoint.should_save():
-            with loop.weights:
-                self.save(loop, 0.0)
+            with state.weights:
+                self.save(state, 0.0)
 
-    def save(self, loop: LoopContext, seconds: float) -> None:
+    def save(self, state: LoopState, seconds: float) -> None:
         """Save the state of the run. seconds: how long the epoch in progress has taken so far."""
-        state = loop.state
         epochs = [asdict(epoch) for epoch in state.finished_epochs]
         self.checkpoint.save(
             epochs=epochs, num_examples=state.num_examples, total_loss=state.total_loss, seconds=seconds

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.training.callbacks import Callback
-from tmft.training.loop_state import LoopContext
+from tmft.training.loop_state import LoopState
 from tmft.training.task import Batch, PackedEmbed
 
 
@@ -45,11 +45,11 @@ class FreezeLayers(Callback):
         for module in self.frozen_modules:
             module.requires_grad_(False)
 
-    def on_epoch_begin(self, loop: LoopContext) -> None:
+    def on_epoch_begin(self, state: LoopState) -> None:
         for module in self.frozen_modules:
             module.eval()
 
-    def on_train_end(self, loop: LoopContext) -> None:
+    def on_train_end(self, state: LoopState) -> None:
         for module in self.frozen_modules:
             module.requires_grad_(True)
 

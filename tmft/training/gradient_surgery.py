@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tmft.training.callbacks import Callback
-from tmft.training.loop_state import LoopContext
+from tmft.training.loop_state import LoopState
 from tmft.training.task import Batch
 
 STEPS_PER_ENTRY = 20  # an entry of the log is the mean cosine of so many steps
@@ -26,11 +26,11 @@ class GradientCosines(Callback):
         self.has_gradient: list[bool] = []  # of each weight: whether any task has reached it so far
         self.cosines: dict[str, list[float]] = defaultdict(list)  # names of two tasks -> step by step
 
-    def on_epoch_begin(self, loop: LoopContext) -> None:
+    def on_epoch_begin(self, state: LoopState) -> None:
         """Find the weights that the tasks share: those of the encoder, which are trained."""
-        self.weights = [p for p in loop.embed.model.parameters() if p.requires_grad]
+        self.weights = [p for p in state.embed.model.parameters() if p.requires_grad]
 
-    def on_substep_end(self, loop: LoopContext, batch: Batch) -> None:
+    def on_substep_end(self, state: LoopState, batch: Batch) -> None:
         """Store the gradient of this batch's task, and clear it before the next task."""
         self.has_gradient = self.has_gradient or [False] * len(self.weights)
         flat = []
@@ -40,7 +40,7 @@ class GradientCosines(Callback):
             weight.grad = None
         self.gradients[batch.task] = torch.cat(flat)
 
-    def on_pre_optimizer_step(self, loop: LoopContext) -> None:
+    def on_pre_optimizer_step(self, state: LoopState) -> None:
         """Log the cosines, and give each weight its part of the combined gradient."""
         for one, other in combinations(self.gradients, 2):
             cosine = torch.cosine_similarity(self.gradients[one], self.gradients[other], dim=0)
@@ -55,12 +55,12 @@ class GradientCosines(Callback):
         """Combine T task gradients, (W,) each, into the one that the optimizer uses, (W,)."""
         return torch.stack(gradients).sum(0)
 
-    def on_epoch_end(self, loop: LoopContext) -> None:
+    def on_epoch_end(self, state: LoopState) -> None:
         """Put the cosines of the epoch into its EpochResult, averaged over STEPS_PER_ENTRY steps each."""
         entries = {
             names: torch.tensor(values).split(STEPS_PER_ENTRY) for names, values in self.cosines.items()
         }
-        loop.state.gradient_cosines = {
+        state.gradient_cosines = {
             names: [round(entry.mean().item(), 4) for entry in parts] for names, parts in entries.items()
         }
         self.cosines.clear()

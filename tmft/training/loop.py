@@ -7,7 +7,7 @@ One step of `fit`, and where each part of it is:
     -> the last kept hidden state   BertEncoder, its first L layers     models/bert.py
     -> u and v, (P, D) each         mean_pooling                        pooling.py
     -> the loss, a scalar           CosineMSE, the loss of the paper    losses/cosine.py
-    -> gradients, clip, step        MixedPrecision, AdamW               device.py, training/optimizers.py
+    -> gradients, clip, step        MixedPrecision, AdamW               training/optimizers.py
 
 docs/lecture/one_file.py has all of it in a single file. What is not the method plugs in from outside, through
 `embed` and callbacks (runs/fine_tune.py).
@@ -18,19 +18,19 @@ Shapes: P examples (pairs) in a batch, D dimensions of an embedding.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tmft.device import MixedPrecision, check_training_dtype
 from tmft.errors import MAX_COUNT, check_choice, check_range
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.training.callbacks import Callback, CallbackList, ProgressBar, StopIfDiverged
-from tmft.training.loop_state import BestWeights, EpochResult, LoopContext, TrainerState
+from tmft.training.loop_state import BestWeights, EpochResult, LoopState
 from tmft.training.multitask import MultiTask
 from tmft.training.optimizers import (
     OPTIMIZERS,
+    MixedPrecision,
     TrainedWeights,
     linear_schedule_with_warmup,
     parameter_groups,
 )
-from tmft.training.task import Embed, PackedEmbed, TrainingTask
+from tmft.training.task import Embed, EpochSteps, PackedEmbed, TrainingTask
 
 
 @dataclass(frozen=True)
@@ -87,16 +87,12 @@ def fit(
     Raises DivergedError if the loss is not finite; in the first epoch the model then has the weights that it
     began with. Raises InputError if the weights of the model have 16 bits.
     """
-    check_training_dtype(model.dtype)
-    # In float32 `with amp` changes nothing, and the methods of amp are those of torch that they are named
-    # after: loss.backward(), clip_grad_norm_() and optimizer.step().
-    amp = MixedPrecision(model.device, recipe.precision)
     embed = embed or PackedEmbed(model)
 
     # Data: every sentence is tokenized once; the order of the batches is drawn anew in each epoch.
     task.tokenize(model)
     # Iterating over `steps` gives one epoch; a step is a list of batches, one for each task that it trains.
-    steps = task.steps(recipe.batch_size, seed)
+    steps = EpochSteps(task, recipe.batch_size, seed)
 
     # Weights: those of the encoder and, if the loss has one, of its head.
     weights = TrainedWeights(model, task.objectives, task.train_token_ids, recipe.optimizer)
@@ -104,9 +100,12 @@ def fit(
     optimizer = OPTIMIZERS[recipe.optimizer](groups, lr=recipe.lr)
     scheduler = linear_schedule_with_warmup(optimizer, recipe.warmup_ratio, recipe.epochs * len(steps))
 
-    best_weights, state = BestWeights(weights.module), TrainerState(model.device)
-    context = LoopContext(
-        state=state,
+    # In float32 `with amp` changes nothing, and the methods of amp are those of torch that they are named
+    # after: loss.backward(), clip_grad_norm_() and optimizer.step().
+    amp = MixedPrecision(model.device, recipe.precision)
+
+    best_weights = BestWeights(weights.module)
+    state = LoopState(
         weights=weights,
         optimizer=optimizer,
         scheduler=scheduler,
@@ -115,7 +114,7 @@ def fit(
         embed=embed,
         best_weights=best_weights,
     )
-    events = CallbackList([*callbacks, ProgressBar(), StopIfDiverged()], context)
+    events = CallbackList([*callbacks, ProgressBar(), StopIfDiverged()], state)
     try:
         events.on_train_begin()  # a resumed run loads its finished epochs and its best weights here
         yield from state.finished_epochs
@@ -131,8 +130,8 @@ def fit(
                             # one tensor (P, D) for each text of an example: u and v for pairs
                             embeddings = embed(batch).chunk(batch.texts_per_example)
                             loss = batch.loss_fn(*embeddings, batch.target)
-                        amp.backward(loss)
                         state.add_loss(loss, num_examples=len(batch))
+                        amp.backward(loss)
                         events.on_substep_end(batch)  # gradient surgery: set this task's gradient aside
                     events.on_pre_optimizer_step()  # gradient surgery: put the combined gradient in place
                     amp.clip_grad_norm_(optimizer, weights.parameters, recipe.max_grad_norm)
@@ -146,7 +145,7 @@ def fit(
             # metric is the Spearman correlation of cosines and scores, unless the task has another one.
             dev_metrics = task.evaluate(embed, "dev").metrics
             is_best = best_weights.update(dev_metrics[task.selection_metric])
-            yield state.finish_epoch(dev_metrics, is_best, float(scheduler.get_last_lr()[0]))
+            yield state.finish_epoch(dev_metrics, is_best)
             events.on_evaluate()  # a checkpoint is written after the caller has saved the epoch
     finally:
         best_weights.restore()

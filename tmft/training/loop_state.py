@@ -1,4 +1,4 @@
-"""The state of the training loop: results, counters, the best weights, and all that callbacks can reach."""
+"""The state of the training loop: results, counters, the best weights, and all that callbacks may change."""
 
 import math
 import time
@@ -33,78 +33,6 @@ class EpochResult:
     seconds: float  # with the evaluation on dev
     # "task, task" -> cosines of their gradients, means over 20 steps each; {} if they are not logged
     gradient_cosines: dict[str, list[float]] = field(default_factory=dict)
-
-
-class TrainerState:
-    """Counts what has been done in the epoch in progress, and keeps the results of the finished epochs.
-
-    device: of the loss.
-    """
-
-    zero: Tensor
-    num_examples: int
-    total_loss: Tensor
-    seconds: float
-    start: float
-    train_seconds: float
-
-    def __init__(self, device: torch.device):
-        self.finished_epochs: list[EpochResult] = []
-        self.gradient_cosines: dict[str, list[float]] = {}  # of the epoch in progress
-        self.zero = torch.zeros((), device=device)
-        self.reset()
-
-    def reset(self) -> None:
-        """Set the counters to 0, for the next epoch."""
-        self.num_examples, self.total_loss, self.seconds = 0, self.zero, 0.0
-
-    @property
-    def epoch(self) -> int:
-        """The number of the epoch in progress, counted from 1."""
-        return len(self.finished_epochs) + 1
-
-    def begin_epoch(self) -> None:
-        """Start the clock; an epoch that is resumed starts with the seconds that it took before."""
-        self.start = time.perf_counter() - self.seconds
-
-    def add_loss(self, loss: Tensor, num_examples: int) -> None:
-        """Add the loss of a batch, its mean over num_examples, to the total.
-
-        The total stays on the device, so that no step has to wait for its value.
-        """
-        self.total_loss = self.total_loss + loss.detach() * num_examples
-        self.num_examples += num_examples
-
-    def elapsed(self) -> float:
-        """Return the seconds since the epoch began."""
-        return time.perf_counter() - self.start
-
-    def stop_clock(self) -> None:
-        """Store how long the training steps took; to be called before the evaluation on dev."""
-        self.train_seconds = self.elapsed()
-
-    def finish_epoch(self, dev: dict[str, Any], is_best: bool, lr: float) -> EpochResult:
-        """Return the EpochResult of the epoch in progress, append it to finished_epochs, and start anew.
-
-        `stop_clock` must have been called. The counters of examples, loss and seconds are set to 0, and the
-        logged gradient cosines move into the result.
-        dev: metrics on dev by name, raw and not x 100. is_best: whether dev is better than in every epoch
-        before. lr: learning rate after the last step.
-        """
-        result = EpochResult(
-            epoch=self.epoch,
-            loss=self.total_loss.item() / self.num_examples,
-            dev=dev,
-            is_best=is_best,
-            lr=lr,
-            pairs_per_second=self.num_examples / self.train_seconds,
-            seconds=self.elapsed(),
-            gradient_cosines=self.gradient_cosines,
-        )
-        self.finished_epochs.append(result)
-        self.gradient_cosines = {}
-        self.reset()
-        return result
 
 
 class BestWeights:
@@ -147,19 +75,67 @@ class BestWeights:
 
 
 @dataclass(kw_only=True)
-class LoopContext:
+class LoopState:
     """Everything in the training loop that a callback may read or change.
 
-    state: the counters and results. optimizer, scheduler, scaler: those of torch. embed: computes the
-    embeddings of a batch, see tmft/training/task.py. best_weights: the weights of the best epoch so far.
+    It counts what has been done in the epoch in progress, and keeps the results of the finished epochs.
+    optimizer, scheduler, scaler: those of torch.
     """
 
-    state: TrainerState
     weights: TrainedWeights  # of the model and the objectives
     optimizer: torch.optim.Optimizer
     scheduler: torch.optim.lr_scheduler.LRScheduler
     scaler: torch.amp.GradScaler
     steps: EpochSteps  # iterating gives the steps of one epoch, each a list of batches
-    embed: Embed
-    best_weights: BestWeights
+    embed: Embed  # computes the embeddings of a batch
+    best_weights: BestWeights  # those of the best epoch so far
     callbacks: Iterable[Stateful] = ()  # a checkpoint saves their states
+    finished_epochs: list[EpochResult] = field(default_factory=list)
+    train_seconds: float = 0.0  # of the steps of the epoch in progress, without the evaluation
+
+    def __post_init__(self) -> None:
+        self.reset_counters()
+
+    def reset_counters(self) -> None:
+        """Begin to count an epoch; the total loss is on the device, so that no step waits for its value."""
+        self.num_examples, self.seconds = 0, 0.0
+        self.total_loss = torch.zeros((), device=self.embed.device)
+        self.gradient_cosines: dict[str, list[float]] = {}
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch in progress, counted from 1."""
+        return len(self.finished_epochs) + 1
+
+    def begin_epoch(self) -> None:
+        """Start the clock; an epoch that is resumed starts with the seconds that it took before."""
+        self.start = time.perf_counter() - self.seconds
+
+    def add_loss(self, loss: Tensor, num_examples: int) -> None:
+        """Add the loss of a batch, its mean over num_examples, to the total of the epoch."""
+        self.total_loss = self.total_loss + loss.detach() * num_examples
+        self.num_examples += num_examples
+
+    def elapsed(self) -> float:
+        """Return the seconds since the epoch began."""
+        return time.perf_counter() - self.start
+
+    def stop_clock(self) -> None:
+        """Store how long the training steps took; to be called before the evaluation on dev."""
+        self.train_seconds = self.elapsed()
+
+    def finish_epoch(self, dev: dict[str, Any], is_best: bool) -> EpochResult:
+        """Append the EpochResult of the epoch in progress to finished_epochs and return it; count anew."""
+        result = EpochResult(
+            epoch=self.epoch,
+            loss=self.total_loss.item() / self.num_examples,
+            dev=dev,
+            is_best=is_best,
+            lr=float(self.scheduler.get_last_lr()[0]),
+            pairs_per_second=self.num_examples / self.train_seconds,
+            seconds=self.elapsed(),
+            gradient_cosines=self.gradient_cosines,
+        )
+        self.finished_epochs.append(result)
+        self.reset_counters()
+        return result

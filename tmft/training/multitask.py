@@ -16,7 +16,7 @@ from tmft.losses.registry import OBJECTIVES
 from tmft.metrics import METRICS, correlation_metrics
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import OVERALL, Task
-from tmft.training.task import Embed, EpochSteps, EvalOutput, TrainingTask
+from tmft.training.task import Embed, EvalOutput, TrainingTask
 
 # ----------------------------------------------------------------------------------------- steps of an epoch
 
@@ -104,16 +104,12 @@ class MultiTask:
         """Token ids of the dev sentences of all tasks."""
         return chain.from_iterable(task.dev_token_ids for task in self.tasks.values())
 
-    def steps(self, batch_size: int, seed: int) -> EpochSteps:
-        """Return the steps of an epoch; the sampling decides of which tasks a step has batches."""
+    def plan_steps(self, batch_size: int, generator: torch.Generator) -> list[list[Any]]:
+        """Draw the steps of an epoch; the sampling decides of which tasks a step has batches."""
         tasks = list(self.tasks.values())
-
-        def plan(generator: torch.Generator) -> list[list[Any]]:
-            task_batches = [batches(task.num_examples, batch_size, generator) for task in tasks]
-            steps = self.sampling(task_batches, self.stopping, generator)
-            return [[(tasks[index], indices) for index, indices in step] for step in steps]
-
-        return EpochSteps(plan, seed)
+        task_batches = [batches(task.num_examples, batch_size, generator) for task in tasks]
+        steps = self.sampling(task_batches, self.stopping, generator)
+        return [[(tasks[index], indices) for index, indices in step] for step in steps]
 
     def evaluate(self, embed: Embed, split: str, dev_metrics: dict[str, Any] | None = None) -> EvalOutput:
         """Evaluate all tasks on a split.

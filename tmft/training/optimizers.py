@@ -1,14 +1,19 @@
-"""The weights that are trained, which of them are decayed, optimizers, and the learning rate of each step."""
+"""What a step changes, and how: the trained weights, optimizers, learning rate and mixed precision."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
+from tmft.device import PRECISIONS, choose_precision
+from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
+from tmft.speed.malloc_threshold import raise_malloc_threshold
+from tmft.speed.matmul import fast_matmul
 from tmft.speed.occurring_words import OccurringWords
 
 # Name -> a constructor of the optimizer, which is called with parameter groups and lr=...
@@ -34,6 +39,7 @@ class TrainedWeights:
     gradient, and AdamW would only shrink them by the weight decay, which is made up for when the block ends.
     Inside it the word embeddings are a smaller Parameter, always the same one (speed/occurring_words.py).
     module: model and objectives. parameters: those that are trained, inside the block.
+    Raises InputError if weights have 16 bits, in which most steps would be rounded away.
     """
 
     def __init__(
@@ -43,6 +49,12 @@ class TrainedWeights:
         train_token_ids: Iterable[Sequence[int]],
         optimizer: str,
     ):
+        if torch.finfo(model.dtype).bits < 32:
+            name = str(model.dtype).removeprefix("torch.")
+            raise InputError(
+                f"the weights of the model are {name}, too coarse for small steps: load it with dtype "
+                "float32, and mixed precision computes in bfloat16 all the same"
+            )
         self.module = nn.ModuleList([model, *(objective.to(model.device) for objective in objectives)])
         embeddings = model.encoder.embeddings
         is_elementwise = optimizer in ELEMENTWISE_OPTIMIZERS and embeddings.word.weight.requires_grad
@@ -88,3 +100,50 @@ def linear_schedule_with_warmup(
         return max(0.0, (num_steps - step) / max(1, num_steps - warmup_steps))
 
     return LambdaLR(optimizer, factor)
+
+
+class MixedPrecision:
+    """Mixed precision training. Weights stay in float32; in a block `with amp:` torch computes in 16 bits.
+
+    Operations that need float32 are not affected (torch.autocast). The exponent range of fp16 is so small
+    that small gradients become 0. With fp16 the loss is therefore multiplied by a scale before the backward
+    pass, the gradients are divided by it before they are clipped, and a step with an infinite gradient is
+    skipped.
+    device: the device of the weights. precision: an entry of PRECISIONS, or "auto".
+    Source: Micikevicius et al. 2018, arXiv:1710.03740.
+    """
+
+    open: ExitStack
+
+    def __init__(self, device: torch.device, precision: str):
+        raise_malloc_threshold()
+        precision = choose_precision(precision, device)
+        self.autocast = torch.autocast(device.type, PRECISIONS[precision], enabled=precision != "fp32")
+        self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+
+    def __enter__(self) -> None:
+        self.open = ExitStack()
+        self.open.enter_context(self.autocast)
+        self.open.enter_context(fast_matmul())
+
+    def __exit__(self, *error: object) -> None:
+        self.open.close()
+
+    def backward(self, loss: Tensor) -> None:
+        """Run the backward pass of a loss; with fp16, of the scaled loss."""
+        with fast_matmul():
+            self.scaler.scale(loss).backward()
+
+    def clip_grad_norm_(
+        self, optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], max_norm: float
+    ) -> None:
+        """Divide the gradients by the scale, then clip their total L2 norm to max_norm, both in place."""
+        self.scaler.unscale_(optimizer)  # first, because the norm must be that of the true gradients
+        nn.utils.clip_grad_norm_(parameters, max_norm)
+
+    def step(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Take an optimizer step; return False if it was skipped because an fp16 gradient is infinite."""
+        scale = self.scaler.get_scale()
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        return self.scaler.get_scale() >= scale  # the scale shrinks when a step is skipped

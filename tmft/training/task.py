@@ -168,16 +168,12 @@ class TrainingTask:
         self.dev_token_ids = model.tokenize(self.examples["dev"].sentences)
         self.target, self.device = labels_to_targets(self.examples["train"].labels, self.task), model.device
 
-    def steps(self, batch_size: int, seed: int) -> "EpochSteps":
-        """Return the steps of an epoch, with one batch each; every epoch has a new random order.
+    def plan_steps(self, batch_size: int, generator: torch.Generator) -> list[list[Any]]:
+        """Return the steps of an epoch, with one batch each: [[(task, indices of its examples)], ...].
 
-        batch_size: examples of a batch. seed: of the order of the examples.
+        batch_size: examples of a batch. generator: draws a new order of the examples.
         """
-
-        def plan(generator: torch.Generator) -> list[list[Any]]:
-            return [[(self, indices)] for indices in batches(self.num_examples, batch_size, generator)]
-
-        return EpochSteps(plan, seed)
+        return [[(self, indices)] for indices in batches(self.num_examples, batch_size, generator)]
 
     def batch(self, indices: Tensor) -> Batch:
         """Return the batch of the training examples with these indices, (P,) int64."""
@@ -221,22 +217,14 @@ class TrainingTask:
 class EpochSteps:
     """The steps of an epoch: iterating yields each one, a list of batches; len() is the number of steps.
 
-    plan: a function that draws the steps of an epoch with a generator and returns them in order. A step is a
-        list of (TrainingTask, indices of its training examples), one for each batch.
+    task: a TrainingTask or a MultiTask, which plans the steps of an epoch.
     seed: of the generator, which draws another order in every epoch.
     The state that is saved is the position in the epoch: a resumed run continues with the next step.
     """
 
-    plan: Callable[[torch.Generator], list[list[Any]]]
-    generator: torch.Generator
-    num_steps: int
-    num_examples: int
-    step: int
-    epoch_start: Tensor
-
-    def __init__(self, plan: Callable[[torch.Generator], list[list[Any]]], seed: int):
-        self.plan, self.generator = plan, torch.Generator()
-        first = plan(self.generator)
+    def __init__(self, task: Any, batch_size: int, seed: int):
+        self.task, self.batch_size, self.generator = task, batch_size, torch.Generator()
+        first = task.plan_steps(batch_size, self.generator)
         self.num_steps = len(first)
         self.num_examples = sum(len(indices) for step in first for _, indices in step)  # in an epoch
         self.generator.manual_seed(seed)
@@ -248,7 +236,7 @@ class EpochSteps:
     def __iter__(self) -> Iterator[list[Batch]]:
         """Yield the steps of the next epoch or, after resuming, those left of the epoch in progress."""
         self.epoch_start = self.generator.get_state()
-        for step in self.plan(self.generator)[self.step :]:
+        for step in self.task.plan_steps(self.batch_size, self.generator)[self.step :]:
             self.step += 1
             yield [task.batch(indices) for task, indices in step]
         self.step = 0
