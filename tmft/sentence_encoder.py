@@ -26,7 +26,6 @@ from tmft.checkpoints.st_folder import (
     ModelSettings,
     check_static_config,
     default_pooling,
-    read_settings,
     write_st_folder,
 )
 from tmft.checkpoints.tokenizers import Tokenizer, check_vocab_size, load_tokenizer, resolve_max_length
@@ -196,9 +195,9 @@ class SentenceEncoder(nn.Module):
         dtype: str | torch.dtype,
     ) -> "SentenceEncoder":
         """Do the work of from_pretrained, which explains the parameters, for an opened folder."""
-        saved = read_settings(folder, with_modules=pooling is None)
+        saved = folder.settings(with_modules=pooling is None)
         if not (pooling := pooling or saved.pooling):
-            pooling = default_pooling(folder)
+            pooling = "mean" if folder.modules else default_pooling(folder.config_dict)
             log.log(
                 logging.INFO if pooling == "mean" else logging.WARNING,
                 "%s states no pooling: its architecture is usually pooled by %s, which is used",
@@ -691,8 +690,11 @@ class SentenceEncoder(nn.Module):
             padding_side = FAMILIES[self.encoder.config.model_type].padding_side
             for name, content in self.tokenizer.to_files(self.max_length, padding_side).items():
                 write_file(new / name, content)
+            is_static = not self.tokenizer.add_special_tokens
             pooled_width = layer_mix_width(self.layers, self.encoder.config)
-            write_st_folder(new, self.to_folder_config(), pooled_width, self.tokenizer, dtype)
+            write_st_folder(
+                new, self.to_folder_config(), pooled_width, self.tokenizer.vocabulary, is_static, dtype
+            )
             write_file(new / "README.md", self.model_card())
 
     def check_can_be_saved(self) -> None:

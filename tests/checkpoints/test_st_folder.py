@@ -21,7 +21,7 @@ from conftest import (
 )
 
 from tmft.checkpoints.model_folder import ModelFolder
-from tmft.checkpoints.st_folder import pooling_name
+from tmft.checkpoints.st_folder import parse_pooling_config
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import Examples
 from tmft.embedding.modules import Dense, LayerNorm, Normalize
@@ -279,7 +279,7 @@ def test_a_pooling_without_the_prompt_is_not_supported(tiny_folder):
     ],
 )
 def test_the_pooling_is_read_in_both_forms(content, name):
-    assert pooling_name(content) == name
+    assert parse_pooling_config(content, has_prompts=True) == name
 
 
 def test_the_pooling_is_read_from_the_folder_that_modules_json_names(tiny_folder):
@@ -358,7 +358,7 @@ def test_a_dense_with_a_huge_config_takes_no_memory(tiny_folder):
 
 def test_no_file_outside_the_folder_is_requested(tiny_folder):
     add_module(tiny_folder, "Dense", "../elsewhere")
-    with pytest.raises(InputError, match="has a Dense in '../elsewhere': expected a folder directly below"):
+    with pytest.raises(InputError, match="a Dense is in '../elsewhere', not in a folder directly below"):
         ModelFolder(tiny_folder).file_names()
 
 
@@ -644,7 +644,7 @@ def test_weights_outside_the_folder_are_refused(path, tmp_path):
     modules = json.loads((tmp_path / "model/modules.json").read_text())
     modules[1]["path"] = path
     (tmp_path / "model/modules.json").write_text(json.dumps(modules))
-    with pytest.raises(InputError, match="has a WordWeights in"):
+    with pytest.raises(InputError, match="a WordWeights is in .*, not in a folder directly below"):
         SentenceEncoder.from_pretrained(tmp_path / "model")
 
 

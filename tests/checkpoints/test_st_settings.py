@@ -13,8 +13,8 @@ import pytest
 import torch
 from conftest import SENTENCES, assert_same_embeddings, embed_columns, tiny_model
 
-from tmft.checkpoints.model_folder import ModelFolder, ModuleEntry
-from tmft.checkpoints.st_folder import SIMILARITY_FN_NAMES, default_pooling, read_module
+from tmft.checkpoints.model_folder import ModelFolder
+from tmft.checkpoints.st_folder import SIMILARITY_FN_NAMES, ModuleEntry, default_pooling
 from tmft.embedding.modules import (
     ACTIVATIONS,
     Dense,
@@ -423,7 +423,8 @@ def as_base_model(folder: Path, **keys) -> Path:
 @pytest.mark.parametrize("name", BASE_MODELS)
 def test_the_pooling_of_a_folder_that_states_none(name, tiny_folder, caplog):
     keys, pooling = BASE_MODELS[name]
-    assert default_pooling(ModelFolder(as_base_model(tiny_folder, **keys))) == pooling
+    folder = as_base_model(tiny_folder, **keys)
+    assert default_pooling(read_config(folder, "config.json")) == pooling
     with caplog.at_level(logging.INFO, "tmft"):
         assert SentenceEncoder.from_pretrained(tiny_folder).pooling == pooling
     assert [f"pooled by {pooling}, which is used" in message for message in caplog.messages] == [True]
@@ -431,8 +432,8 @@ def test_the_pooling_of_a_folder_that_states_none(name, tiny_folder, caplog):
 
 
 @pytest.mark.parametrize("architectures", ["LlamaForCausalLM", 5, [5], [None], {"a": 1}])
-def test_architectures_of_another_kind_are_no_causal_model(architectures, tiny_folder):
-    assert default_pooling(ModelFolder(as_base_model(tiny_folder, architectures=architectures))) == "mean"
+def test_architectures_of_another_kind_are_no_causal_model(architectures):
+    assert default_pooling({"architectures": architectures}) == "mean"
 
 
 @pytest.mark.slow
@@ -465,7 +466,7 @@ def test_a_dense_of_sentence_transformers_is_read_with_any_activation(activation
     reference.save(str(tmp_path / "2_Dense_8"))
     keys = read_config(tmp_path, "2_Dense_8/config.json")
     assert keys["module_input_name"] == keys["module_output_name"] == "sentence_embedding"
-    [dense] = load_modules([read_module(ModelFolder(tmp_path), ModuleEntry("Dense", "2_Dense_8"))])
+    [dense] = load_modules([ModelFolder(tmp_path).read_module(ModuleEntry("Dense", "2_Dense_8"))])
     x = 3 * torch.randn(50, 6)
     expected = reference({"sentence_embedding": x})["sentence_embedding"]
     torch.testing.assert_close(dense(x), expected, rtol=0, atol=1e-6)
@@ -480,10 +481,10 @@ def test_a_module_that_reads_or_writes_something_else_is_refused(key, kind, tmp_
     (tmp_path / "2_Module").mkdir()
     write_config(tmp_path / "2_Module", {key: "token_embeddings"}, "config.json")
     with pytest.raises(InputError, match=f"2_Module is a {kind} with a residual or for tokens"):
-        read_module(ModelFolder(tmp_path), ModuleEntry(kind, "2_Module"))
+        ModelFolder(tmp_path).read_module(ModuleEntry(kind, "2_Module"))
     write_config(tmp_path / "2_Module", {key: "sentence_embedding"}, "config.json")
     if kind == "Normalize":
-        assert read_module(ModelFolder(tmp_path), ModuleEntry(kind, "2_Module")).kind == kind
+        assert ModelFolder(tmp_path).read_module(ModuleEntry(kind, "2_Module")).kind == kind
 
 
 @pytest.mark.slow

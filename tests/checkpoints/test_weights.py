@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 import tmft.checkpoints.weights
 from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.model_folder import ModelFolder
-from tmft.checkpoints.weights import read_index
+from tmft.checkpoints.weights import parse_index
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
 
@@ -121,7 +121,9 @@ def test_shards_of_higher_layers_need_not_even_be_there(tiny_folder):
 def test_a_shard_that_is_needed_and_absent_is_named(tiny_folder):
     to_shards(tiny_folder)
     (tiny_folder / "model-00003.safetensors").unlink()
-    with pytest.raises(InputError, match="model-00003.safetensors is missing: download the checkpoint again"):
+    with pytest.raises(
+        InputError, match="model-00003.safetensors cannot be read .*No such file.*: download it again"
+    ):
         load_encoder(tiny_folder)
 
 
@@ -243,8 +245,8 @@ WRONG = {
     pickled_module: r"pytorch_model.bin holds Python objects, not only tensors.*: use a model.safetensors",
     pickled_code: r"pytorch_model.bin holds Python objects, not only tensors",
     not_a_state_dict: r"pytorch_model.bin is not a plain state dict",
-    index_outside: r"index.json points outside its folder \(../model-00002.safetensors\): refused",
-    index_of_the_folder_above: r"index.json points outside its folder \(..\): refused",
+    index_outside: r"index.json cannot be read \(it points outside its folder, to '../model-00002.*'\)",
+    index_of_the_folder_above: r"index.json cannot be read \(it points outside its folder, to '..'\)",
     shard_elsewhere: r"model-00002.safetensors is a link out of its folder: refused",
     not_a_number: r"embeddings.word_embeddings.weight holds nan or inf \(.*model.safetensors\)",
     infinite_in_a_bin: r"embeddings.word_embeddings.weight holds nan or inf \(.*pytorch_model.bin\)",
@@ -304,8 +306,8 @@ def pipe(path: Path) -> None:
     ("change", "message"),
     [
         (link_to_itself, "is a link that leads nowhere|cannot be opened"),
-        (pipe, "is no ordinary file"),
-        (lambda path: (path.unlink(), path.mkdir()), "is no ordinary file"),
+        (pipe, "is no regular file"),
+        (lambda path: (path.unlink(), path.mkdir()), "is no regular file"),
     ],
     ids=["a link to itself", "a pipe", "a folder"],
 )
@@ -327,12 +329,10 @@ def test_another_file_that_is_no_file_is_one_line(change, name, tiny_folder):
         SentenceEncoder.from_pretrained(tiny_folder)
 
 
-def test_an_index_of_thousands_of_files_is_refused(tmp_path):
+def test_an_index_of_thousands_of_files_is_refused():
     """Each of them would be a request to the hub."""
-    path = tmp_path / "model.safetensors.index.json"
-    path.write_text(json.dumps({"weight_map": {f"w{n}": f"{n}.safetensors" for n in range(2000)}}))
-    with pytest.raises(InputError, match="names 2000 files: at most 1000 are read"):
-        read_index(path)
+    with pytest.raises(ValueError, match="names 2000 files, at most 1000 are read"):
+        parse_index({"weight_map": {f"w{n}": f"{n}.safetensors" for n in range(2000)}})
 
 
 @pytest.fixture

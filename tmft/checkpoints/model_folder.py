@@ -5,25 +5,43 @@ modules.json lists the modules that are applied to a sentence, each in its own s
 files of a hub id are downloaded when they are asked for, into the cache of huggingface-hub.
 """
 
+import logging
 import os
 from collections.abc import Callable, Iterable
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
+
+from torch import Tensor
 
 from tmft.checkpoints.hub import HubRepository, is_hub_id
-from tmft.checkpoints.weights import WEIGHT_FILES, WeightFiles
-from tmft.errors import InputError, did_you_mean, short_repr
-from tmft.io.files import (
-    FileState,
-    check_symlink,
-    file_digest,
-    file_state,
-    get_typed,
-    is_plain_name,
-    read_json,
-    reading,
+from tmft.checkpoints.st_folder import (
+    BASE_MODULES,
+    HEAD_MODULES,
+    SIMILARITY_FN_NAMES,
+    STATIC_EMBEDDING,
+    WORD_WEIGHTS,
+    ModelSettings,
+    Module,
+    ModuleEntry,
+    merge_settings,
+    parse_modules,
+    parse_pooling_config,
+    parse_st_config,
+    parse_tmft_json,
+    parse_transformer_config,
 )
+from tmft.checkpoints.tokenizer_config import (
+    TOKENIZER_CONFIG_FILES,
+    TokenizerConfig,
+    parse_added_tokens,
+    parse_special_tokens,
+    parse_tokenizer_config,
+)
+from tmft.checkpoints.weights import WEIGHT_FILES, WeightFiles, parse_index
+from tmft.errors import InputError, did_you_mean
+from tmft.io.files import FileState, check_symlink, file_digest, file_state, read_json, reading
 from tmft.io.paths import PACKAGE_DATA
 from tmft.models.base import EncoderConfig
 from tmft.models.registry import config_from_dict
@@ -35,22 +53,13 @@ ST_CONFIG_FILES = (
     "config_sentence_transformers.json",
     "tmft.json",
 )
-TOKENIZER_CONFIG_FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 # From which a tokenizer is built if there is no tokenizer.json: the files of all kinds in tokenizer_kinds.py.
 VOCABULARY_FILES = (
     *("vocab.txt", "spm.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "merges.txt"),
 )
-STATIC_EMBEDDING = "StaticEmbedding"  # the module that takes the place of Transformer in a static model
-MODULES_WITH_WEIGHTS = ("Dense", "LayerNorm", "WordWeights")
+MODULES_WITH_WEIGHTS = ("Dense", "LayerNorm", WORD_WEIGHTS)
 Parsed = TypeVar("Parsed")
-MAX_MODULES = 50  # of one model; the files of each of them are requests to the hub
-
-
-class ModuleEntry(NamedTuple):
-    """A line of modules.json: the class of a module, without its package, and its subfolder ('': none)."""
-
-    kind: str
-    subfolder: str
+log: logging.Logger = logging.getLogger("tmft")
 
 
 class ModelFolder:
@@ -103,7 +112,7 @@ class ModelFolder:
         if folder.repository is not None:
             folder.file_names(weights)  # now: later steps of a program may have no network
         elif weights or folder.is_static:
-            folder.find_weights(folder.encoder_subfolder)
+            folder.require_weights(folder.encoder_subfolder)
         return folder
 
     def find(self, name: str) -> Path | None:
@@ -130,25 +139,10 @@ class ModelFolder:
 
     @cached_property
     def modules(self) -> list[ModuleEntry]:
-        """The modules of modules.json, in order; none if there is no such file.
-
-        Raises InputError if a module is neither in the folder nor directly below it.
-        """
-        return self.parse_json("modules.json", self.parse_modules, list)
-
-    def parse_modules(self, entries: list[dict[str, Any]]) -> list[ModuleEntry]:
-        """Return the modules that modules.json lists."""
-        path, modules = self.path / "modules.json", []
-        if len(entries) > MAX_MODULES:
-            raise InputError(f"{path} lists {len(entries)} modules: at most {MAX_MODULES} are supported")
-        for entry in entries:
-            kind, subfolder = (get_typed(entry, key, str) or "" for key in ("type", "path"))
-            kind, subfolder = kind.rpartition(".")[2], "" if subfolder == "." else subfolder
-            if subfolder and not is_plain_name(subfolder):
-                where = short_repr(subfolder)
-                raise InputError(f"{path} has a {kind} in {where}: expected a folder directly below")
-            check_symlink(self.path / subfolder, self.path)
-            modules.append(ModuleEntry(kind, subfolder))
+        """The modules of modules.json, in order; none if there is no such file."""
+        modules = self.parse_json("modules.json", parse_modules, list)
+        for module in modules:
+            check_symlink(self.path / module.subfolder, self.path)
         return modules
 
     def subfolder_of(self, kind: str) -> str | None:
@@ -183,10 +177,14 @@ class ModelFolder:
         """The folder of the encoder."""
         return self.path / self.encoder_subfolder
 
-    def find_weights(self, subfolder: str) -> str:
-        """Return the name of the first of WEIGHT_FILES in a subfolder. Raises InputError if it has none."""
-        names = [f"{subfolder}/{name}" if subfolder else name for name in WEIGHT_FILES]
-        name = next(filter(self.find, names), None)
+    def find_weights(self, subfolder: str) -> str | None:
+        """Return the name of the first of WEIGHT_FILES in a subfolder; None if it has none."""
+        names = (f"{subfolder}/{name}" if subfolder else name for name in WEIGHT_FILES)
+        return next(filter(self.find, names), None)
+
+    def require_weights(self, subfolder: str) -> str:
+        """Return the result of find_weights. Raises InputError if the subfolder has no weights."""
+        name = self.find_weights(subfolder)
         if name is None:
             where = f"{self.name}/{subfolder}" if subfolder else self.name
             missing = self.repository.problem if self.repository is not None else ""
@@ -195,12 +193,15 @@ class ModelFolder:
         return name
 
     def open_weights(self, subfolder: str) -> WeightFiles:
-        """Return the tensors in a subfolder."""
-        return WeightFiles(self.path / self.find_weights(subfolder), self.find_shard)
-
-    def find_shard(self, path: Path) -> None:
-        """Look for a file with a part of the weights, which is downloaded if it is missing."""
-        self.find(str(path.relative_to(self.path)))
+        """Return the tensors in a subfolder. Raises InputError if it has none."""
+        name = self.require_weights(subfolder)
+        path, shards = self.path / name, {}
+        if path.suffix == ".json":
+            shards = self.parse_json(name, parse_index)
+            for shard in shards:
+                self.find(f"{subfolder}/{shard}" if subfolder else shard)
+                check_symlink(path.parent / shard, path.parent)
+        return WeightFiles(path, shards)
 
     @cached_property
     def weights(self) -> WeightFiles:
@@ -227,6 +228,97 @@ class ModelFolder:
         with reading(self.path / self.in_encoder("config.json")):
             return config_from_dict(self.config_dict, components)
 
+    # ------------------------------------------------------------- the settings beside those of the encoder
+
+    def settings(self, with_modules: bool = True) -> ModelSettings:
+        """Return the settings in the folder, besides those of the encoder and the tokenizer.
+
+        with_modules: False ignores token weights, the modules after the pooling, the number of dimensions to
+        keep and the similarity function; the files of the modules are then not read.
+        Raises InputError if a file is damaged, or if tmft cannot run one of the modules.
+        """
+        of_encoder = self.in_encoder("sentence_bert_config.json")
+        of_encoder = of_encoder if self.find(of_encoder) else "sentence_bert_config.json"
+        st_config = self.parse_json("config_sentence_transformers.json", parse_st_config)
+        tmft_json = self.parse_json("tmft.json", parse_tmft_json)
+        transformer_config = self.parse_json(of_encoder, parse_transformer_config)
+        pooling_folder = self.subfolder_of("Pooling") if self.modules else "1_Pooling"
+        pooling = None
+        if pooling_folder is not None:
+            has_prompts = any((st_config["prompts"] | tmft_json["prompts"]).values())
+            parse = partial(parse_pooling_config, has_prompts=has_prompts)
+            pooling = self.parse_json(f"{pooling_folder}/config.json", parse)
+        with reading(self.path):
+            settings = merge_settings(st_config, tmft_json, transformer_config, pooling)
+        if not with_modules:
+            return replace(settings, similarity_fn_name="cosine", truncate_dim=None, token_weights=None)
+        if (similarity := settings.similarity_fn_name) not in SIMILARITY_FN_NAMES:
+            log.warning(
+                "%s has similarity_fn_name %s: embeddings are compared by their cosine", self.path, similarity
+            )
+            settings.similarity_fn_name = "cosine"
+        if (word_weights := self.subfolder_of(WORD_WEIGHTS)) is not None:
+            if (settings.pooling or "mean") != "mean" and self.find("tmft.json") is None:
+                raise InputError(
+                    f"{self.path} weights tokens ({WORD_WEIGHTS}) before the pooling {settings.pooling!r}, "
+                    "which tmft cannot run: name a `pooling`, which is then used without these weights and "
+                    "without modules after it",
+                    "pooling",
+                )
+            settings.word_weights = self.read_word_weights(word_weights)
+        settings.modules = [
+            self.read_module(module)
+            for module in self.modules
+            if module.kind not in (*BASE_MODULES, WORD_WEIGHTS)
+        ]
+        return settings
+
+    def read_module(self, module: ModuleEntry) -> Module:
+        """Read a module after the pooling. Raises InputError if tmft cannot run it or a file is damaged."""
+        kind, path = module.kind, self.path / module.subfolder
+        unsupported = ""
+        if kind not in HEAD_MODULES or not module.subfolder:
+            unsupported = f"{self.path}/modules.json has a {kind} in {module.subfolder!r}"
+        else:
+            config = self.read_json(f"{module.subfolder}/config.json")
+            names = [config.get(key) for key in ("module_input_name", "module_output_name")]
+            if config.get("use_residual") or any(name not in (None, "sentence_embedding") for name in names):
+                unsupported = f"{path} is a {kind} with a residual or for tokens"
+        if unsupported:
+            raise InputError(
+                f"{unsupported}, which tmft cannot run: name a `pooling`, which is then used without modules "
+                "after it",
+                "pooling",
+            )
+        if kind == "Normalize":
+            return Module(kind, folder=str(path))
+        files = self.open_weights(module.subfolder)
+        return Module(kind, config, files.read_tensors(files.names), str(path))
+
+    def read_word_weights(self, subfolder: str) -> Tensor:
+        """Return the weights of a WordWeights: (V,) float32, in the order of the token ids."""
+        files = self.open_weights(subfolder)
+        if files.names != ["emb_layer.weight"]:
+            raise InputError(
+                f"{files.path} has {', '.join(files.names)}: a {WORD_WEIGHTS} has emb_layer.weight alone"
+            )
+        return files.read_tensors(files.names)["emb_layer.weight"].float().flatten()
+
+    def tokenizer_config(self) -> TokenizerConfig:
+        """Return the settings of the tokenizer."""
+        config_name, map_name, added_name = map(self.in_encoder, TOKENIZER_CONFIG_FILES)
+        model_config = self.read_json(self.in_encoder("config.json"))
+        config = self.parse_json(config_name, partial(parse_tokenizer_config, model_config=model_config))
+        if not config.is_complete:
+            config.tokens = self.parse_json(map_name, partial(parse_special_tokens, before=config.tokens))
+            texts = config.special_tokens.values()
+            config.added_tokens = self.parse_json(
+                added_name, partial(parse_added_tokens, special_tokens=texts)
+            )
+        return config
+
+    # ------------------------------------------------------------------------------------ all of its files
+
     def file_names(self, weights: bool = True) -> list[str]:
         """Return the names of all files that the model is read from, sorted; missing ones are downloaded.
 
@@ -244,7 +336,7 @@ class ModelFolder:
             if subfolder:
                 names.add(f"{subfolder}/config.json")
             if subfolder and kind in MODULES_WITH_WEIGHTS:
-                names.add(next(filter(self.find, (f"{subfolder}/{name}" for name in WEIGHT_FILES)), ""))
+                names.add(self.find_weights(subfolder) or "")
         if weights or self.is_static:
             names |= {str(path.relative_to(self.path)) for path in self.weights.files}
         return sorted(name for name in names if name and self.find(name))

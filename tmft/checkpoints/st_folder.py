@@ -7,20 +7,17 @@ stored in tmft.json; the files of sentence-transformers then contain the closest
 """
 
 import json
-import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from tmft.checkpoints.model_folder import STATIC_EMBEDDING, ModelFolder, ModuleEntry
 from tmft.checkpoints.save import save_tensors
-from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.errors import InputError, did_you_mean, short_repr
 from tmft.io.atomic import write_file
-from tmft.io.files import get_typed, is_utf8_string
+from tmft.io.files import get_typed, is_plain_name, is_utf8_string
 from tmft.pooling import POOLINGS
 
 TMFT_FORMAT = 1  # of tmft.json; another number means that its keys have another meaning
@@ -28,14 +25,14 @@ TMFT_FORMAT = 1  # of tmft.json; another number means that its keys have another
 POOLING_KEYS = ("cls", "mean", "max", "mean_sqrt_len_tokens")
 # The order in which sentence-transformers concatenates poolings.
 CONCAT_ORDER = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+STATIC_EMBEDDING = "StaticEmbedding"  # the module that takes the place of Transformer in a static model
 WORD_WEIGHTS = "WordWeights"  # the module with a weight for each word of the vocabulary
 BASE_MODULES = ("Transformer", STATIC_EMBEDDING, "Pooling")
 HEAD_MODULES = ("Dense", "LayerNorm", "Normalize")  # the modules after the pooling that tmft can run
 MAX_POOLING_NAME_LENGTH = 200  # characters of a name such as max+mean
+MAX_MODULES = 50  # of one model; the files of each of them are requests to the hub
 NO_PROMPTS = {"query": "", "document": ""}  # the prompts that every model of sentence-transformers has
 SIMILARITY_FN_NAMES = ("cosine", "dot", "euclidean", "manhattan")  # as in SentenceTransformer
-
-log: logging.Logger = logging.getLogger("tmft")
 
 
 @dataclass
@@ -83,47 +80,6 @@ class ModelSettings:
     token_weights: str | None = None
     word_weights: Tensor | None = None
     modules: list[Module] = field(default_factory=list)
-
-    # Each of these methods reads the settings of one file; a wrong value raises ValueError or TypeError.
-
-    def add_st_config(self, content: dict[str, Any]) -> None:
-        """Read config_sentence_transformers.json."""
-        self.add_prompts(content)
-        self.similarity_fn_name = get_typed(content, "similarity_fn_name", str) or "cosine"
-        self.truncate_dim = get_typed(content, "truncate_dim", int)
-        if self.truncate_dim is not None and self.truncate_dim < 1:
-            raise ValueError(f"truncate_dim is {short_repr(self.truncate_dim)}, not 1 or more")
-
-    def add_tmft_json(self, content: dict[str, Any]) -> None:
-        """Read tmft.json; what it says about a prompt replaces what the other file says."""
-        if (number := content.get("format", TMFT_FORMAT)) != TMFT_FORMAT:
-            raise ValueError(f"its format is {short_repr(number)}, this version of tmft reads {TMFT_FORMAT}")
-        self.add_prompts(content)
-        for key in ("pooling", "layer_mix", "token_weights"):
-            setattr(self, key, get_typed(content, key, str))
-
-    def add_prompts(self, content: dict[str, Any]) -> None:
-        """Read the prompts and the name of the default prompt, which both files may have."""
-        texts = get_typed(content, "prompts", dict) or {}
-        if not all(map(is_utf8_string, texts)):
-            raise ValueError("the name of a prompt is not in UTF-8")
-        self.prompts |= {key: get_typed(texts, key, str) or "" for key in texts}
-        default = get_typed(content, "default_prompt_name", str)
-        self.default_prompt_name = self.default_prompt_name if default is None else default
-
-    def add_transformer_config(self, content: dict[str, Any]) -> None:
-        """Read sentence_bert_config.json."""
-        max_length = content.get("max_seq_length")
-        if type(max_length) is bool or max_length in (1, 2):  # other strange values are ignored
-            raise ValueError(f"max_seq_length is {max_length}, not 3 or more tokens")
-        self.max_length = max_length if isinstance(max_length, int) and max_length > 0 else None
-        self.lower_case = bool(content.get("do_lower_case"))
-
-    def add_pooling_config(self, content: dict[str, Any]) -> None:
-        """Read the config.json of the Pooling; the pooling in tmft.json, which is read before, wins."""
-        if content.get("include_prompt") is False and any(self.prompts.values()):
-            raise ValueError("include_prompt is false, but pooling without the prompt is not supported")
-        self.pooling = self.pooling or pooling_name(content)
 
     @property
     def tmft_only(self) -> dict[str, str | dict[str, str]]:
@@ -192,114 +148,112 @@ def is_prompt_template(text: str) -> bool:
 
 # ------------------------------------------------------------------------------- reading
 
-
-def read_settings(folder: ModelFolder, with_modules: bool = True) -> ModelSettings:
-    """Return the settings in a model folder, besides those of the encoder and the tokenizer.
-
-    with_modules: False ignores token weights, the modules after the pooling, the number of dimensions to keep
-    and the similarity function; the files of the modules are then not read.
-    Raises InputError if a file is damaged, or if tmft cannot run one of the modules.
-    """
-    path, settings, of_encoder = folder.path, ModelSettings(), "sentence_bert_config.json"
-    folder.parse_json("config_sentence_transformers.json", settings.add_st_config)
-    folder.parse_json("tmft.json", settings.add_tmft_json)
-    in_encoder = folder.in_encoder(of_encoder)
-    folder.parse_json(in_encoder if folder.find(in_encoder) else of_encoder, settings.add_transformer_config)
-    pooling_folder = folder.subfolder_of("Pooling") if folder.modules else "1_Pooling"
-    if pooling_folder is not None:
-        folder.parse_json(f"{pooling_folder}/config.json", settings.add_pooling_config)
-
-    if (default := settings.default_prompt_name) is not None and default not in settings.prompts:
-        known = f"{', '.join(settings.prompts)}{did_you_mean(default, settings.prompts)}"
-        problem = f"{path} has no prompt of the default_prompt_name {short_repr(default)}"
-        raise InputError(f"{problem}: choose one of {known}")
-    if settings.pooling and len(settings.pooling) > MAX_POOLING_NAME_LENGTH:
-        raise InputError(
-            f"{path} has a pooling {short_repr(settings.pooling)} of too long a name: restore it"
-        )
-    if not with_modules:
-        return replace(settings, similarity_fn_name="cosine", truncate_dim=None, token_weights=None)
-    if (similarity := settings.similarity_fn_name) not in SIMILARITY_FN_NAMES:
-        log.warning("%s has similarity_fn_name %s: embeddings are compared by their cosine", path, similarity)
-        settings.similarity_fn_name = "cosine"
-    if (word_weights := folder.subfolder_of(WORD_WEIGHTS)) is not None:
-        if (settings.pooling or "mean") != "mean" and folder.find("tmft.json") is None:
-            raise InputError(
-                f"{path} weights tokens ({WORD_WEIGHTS}) before the pooling {settings.pooling!r}, which tmft "
-                "cannot run: name a `pooling`, which is then used without these weights and without modules "
-                "after it",
-                "pooling",
-            )
-        settings.word_weights = read_word_weights(folder, word_weights)
-    settings.modules = [
-        read_module(folder, module)
-        for module in folder.modules
-        if module.kind not in (*BASE_MODULES, WORD_WEIGHTS)
-    ]
-    return settings
+# Each of these functions takes the content of one file. A wrong value raises ValueError or TypeError, and
+# ModelFolder, which reads the files, adds the name of the file to the message.
 
 
-def default_pooling(folder: ModelFolder) -> str:
-    """Return the pooling of a folder that states none: "lasttoken" for causal language models, else "mean".
+class ModuleEntry(NamedTuple):
+    """A line of modules.json: the class of a module, without its package, and its subfolder ('': none)."""
 
-    A folder is taken as one of a causal language model if it has no modules.json and the first name in
-    "architectures" of its config.json ends with ForCausalLM, unless its "is_causal" is false. This is the
-    choice of sentence-transformers 6.2.
-    """
-    if folder.modules:
-        return "mean"
-    architectures = folder.config_dict.get("architectures")
-    first = architectures[0] if isinstance(architectures, list) and architectures else ""
-    is_causal = str(first).endswith("ForCausalLM") and bool(folder.config_dict.get("is_causal", True))
-    return "lasttoken" if is_causal else "mean"
+    kind: str
+    subfolder: str
 
 
-def pooling_name(config: dict[str, Any]) -> str | None:
-    """Return the name of the pooling, such as "max+mean", that a 1_Pooling/config.json asks for.
+def parse_modules(entries: list[dict[str, Any]]) -> list[ModuleEntry]:
+    """Return the modules that a modules.json lists; each is in the folder itself or directly below it."""
+    if len(entries) > MAX_MODULES:
+        raise ValueError(f"it lists {len(entries)} modules, at most {MAX_MODULES} are supported")
+    modules = []
+    for entry in entries:
+        kind, subfolder = (get_typed(entry, key, str) or "" for key in ("type", "path"))
+        kind, subfolder = kind.rpartition(".")[2], "" if subfolder == "." else subfolder
+        if subfolder and not is_plain_name(subfolder):
+            raise ValueError(f"a {kind} is in {short_repr(subfolder)}, not in a folder directly below")
+        modules.append(ModuleEntry(kind, subfolder))
+    return modules
+
+
+def parse_st_config(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of ModelSettings that a config_sentence_transformers.json states."""
+    truncate_dim = get_typed(content, "truncate_dim", int)
+    if truncate_dim is not None and truncate_dim < 1:
+        raise ValueError(f"truncate_dim is {short_repr(truncate_dim)}, not 1 or more")
+    similarity_fn_name = get_typed(content, "similarity_fn_name", str) or "cosine"
+    return {**parse_prompts(content), "similarity_fn_name": similarity_fn_name, "truncate_dim": truncate_dim}
+
+
+def parse_tmft_json(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of ModelSettings that a tmft.json states."""
+    if (number := content.get("format", TMFT_FORMAT)) != TMFT_FORMAT:
+        raise ValueError(f"its format is {short_repr(number)}, this version of tmft reads {TMFT_FORMAT}")
+    names = {key: get_typed(content, key, str) for key in ("pooling", "layer_mix", "token_weights")}
+    return parse_prompts(content) | names
+
+
+def parse_prompts(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the prompts and the name of the default prompt, which both files may state."""
+    texts = get_typed(content, "prompts", dict) or {}
+    if not all(map(is_utf8_string, texts)):
+        raise ValueError("the name of a prompt is not in UTF-8")
+    prompts = {key: get_typed(texts, key, str) or "" for key in texts}
+    return {"prompts": prompts, "default_prompt_name": get_typed(content, "default_prompt_name", str)}
+
+
+def parse_transformer_config(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of ModelSettings that a sentence_bert_config.json states."""
+    max_length = content.get("max_seq_length")
+    if type(max_length) is bool or max_length in (1, 2):  # other strange values are ignored
+        raise ValueError(f"max_seq_length is {max_length}, not 3 or more tokens")
+    max_length = max_length if isinstance(max_length, int) and max_length > 0 else None
+    return {"max_length": max_length, "lower_case": bool(content.get("do_lower_case"))}
+
+
+def parse_pooling_config(content: dict[str, Any], has_prompts: bool) -> str | None:
+    """Return the name of the pooling, such as "max+mean", that the config.json of a Pooling asks for.
 
     Old files have a key for each pooling, new ones a single key. The result is None if no pooling is chosen.
     """
-    names = config.get("pooling_mode") or [
-        name for name in CONCAT_ORDER if config.get(POOLINGS[name].sentence_transformers_key or "")
+    if content.get("include_prompt") is False and has_prompts:
+        raise ValueError("include_prompt is false, but pooling without the prompt is not supported")
+    names = content.get("pooling_mode") or [
+        name for name in CONCAT_ORDER if content.get(POOLINGS[name].sentence_transformers_key or "")
     ]
-    if isinstance(names, str):
-        return names
-    if not isinstance(names, list) or not all(is_utf8_string(name) for name in names):
+    if not isinstance(names, str) and not (isinstance(names, list) and all(map(is_utf8_string, names))):
         raise TypeError(f"pooling_mode is {short_repr(names)}, not a name or a list of names")
-    return "+".join(names) or None
+    return (names if isinstance(names, str) else "+".join(names)) or None
 
 
-def read_module(folder: ModelFolder, module: ModuleEntry) -> Module:
-    """Read a module after the pooling. Raises InputError if tmft cannot run it or a file is damaged."""
-    kind, path = module.kind, folder.path / module.subfolder
-    unsupported = ""
-    if kind not in HEAD_MODULES or not module.subfolder:
-        unsupported = f"{folder.path}/modules.json has a {kind} in {module.subfolder!r}"
-    else:
-        config = folder.read_json(f"{module.subfolder}/config.json")
-        names = [config.get(key) for key in ("module_input_name", "module_output_name")]
-        if config.get("use_residual") or any(name not in (None, "sentence_embedding") for name in names):
-            unsupported = f"{path} is a {kind} with a residual or for tokens"
-    if unsupported:
-        raise InputError(
-            f"{unsupported}, which tmft cannot run: name a `pooling`, which is then used without modules "
-            "after it",
-            "pooling",
-        )
-    if kind == "Normalize":
-        return Module(kind, folder=str(path))
-    files = folder.open_weights(module.subfolder)
-    return Module(kind, config, files.read_tensors(files.names), str(path))
+def merge_settings(
+    st_config: dict[str, Any],
+    tmft_json: dict[str, Any],
+    transformer_config: dict[str, Any],
+    pooling: str | None,
+) -> ModelSettings:
+    """Return the settings of a folder. Prompts and pooling in tmft.json replace those of the other files."""
+    settings = ModelSettings(**st_config | tmft_json | transformer_config)
+    settings.prompts = NO_PROMPTS | st_config["prompts"] | tmft_json["prompts"]
+    settings.pooling = settings.pooling or pooling
+    if settings.pooling and len(settings.pooling) > MAX_POOLING_NAME_LENGTH:
+        raise ValueError(f"a pooling {short_repr(settings.pooling)} of too long a name")
+    if settings.default_prompt_name is None:
+        settings.default_prompt_name = st_config["default_prompt_name"]
+    if (default := settings.default_prompt_name) is not None and default not in settings.prompts:
+        known = f"{', '.join(settings.prompts)}{did_you_mean(default, settings.prompts)}"
+        raise ValueError(f"no prompt of the default_prompt_name {short_repr(default)}: choose one of {known}")
+    return settings
 
 
-def read_word_weights(folder: ModelFolder, subfolder: str) -> Tensor:
-    """Return the weights of the WordWeights in a subfolder: (V,) float32, in the order of the token ids."""
-    files = folder.open_weights(subfolder)
-    if files.names != ["emb_layer.weight"]:
-        raise InputError(
-            f"{files.path} has {', '.join(files.names)}: a {WORD_WEIGHTS} has emb_layer.weight alone"
-        )
-    return files.read_tensors(files.names)["emb_layer.weight"].float().flatten()
+def default_pooling(config: dict[str, Any]) -> str:
+    """Return the pooling of a folder without modules.json: "lasttoken" for a causal model, else "mean".
+
+    config: the content of config.json. It is that of a causal language model if the first name in
+    "architectures" ends with ForCausalLM, unless its "is_causal" is false. This is the choice of
+    sentence-transformers 6.2.
+    """
+    architectures = config.get("architectures")
+    first = architectures[0] if isinstance(architectures, list) and architectures else ""
+    is_causal = str(first).endswith("ForCausalLM") and bool(config.get("is_causal", True))
+    return "lasttoken" if is_causal else "mean"
 
 
 # ------------------------------------------------------------------------------- writing
@@ -323,14 +277,16 @@ def write_st_folder(
     folder: Path,
     config: ModelSettings,
     hidden_size: int,
-    tokenizer: Tokenizer,
+    vocabulary: list[str],
+    is_static: bool,
     dtype: torch.dtype = torch.float32,
 ) -> None:
     """Write the settings to a model folder, in files and keys that all sentence-transformers versions read.
 
-    hidden_size: the dimensions of the token vectors that are pooled. tokenizer: its vocabulary is written
-    with the word weights. dtype: the dtype of the encoder and of the modules after the pooling, because
-    sentence-transformers needs the same one in both.
+    hidden_size: the dimensions of the token vectors that are pooled. vocabulary: the tokens in the order of
+    their ids, which are written with the word weights. is_static: whether the model is static. dtype: the
+    dtype of the encoder and of the modules after the pooling, because sentence-transformers needs the same
+    one in both.
     Raises InputError if a file cannot be written, or if word weights come before a Dense and dtype is not
     float32: WordWeights returns float32, but sentence-transformers opens the Dense in dtype.
     """
@@ -342,7 +298,7 @@ def write_st_folder(
             "float32",
             "dtype",
         )
-    is_static, tmft_only = not tokenizer.add_special_tokens, config.tmft_only
+    tmft_only = config.tmft_only
     base_modules = {"": STATIC_EMBEDDING} if is_static else {"": "Transformer", "1_Pooling": "Pooling"}
     saved_modules = {  # subfolder -> module
         f"{number}_{module.kind}": module
@@ -352,7 +308,7 @@ def write_st_folder(
     kinds = base_modules | {path: module.kind for path, module in saved_modules.items()}
     if config.word_weights is not None:
         kinds = {"": kinds.pop(""), "0_WordWeights": WORD_WEIGHTS, **kinds}
-        saved_modules["0_WordWeights"] = word_weights_module(config.word_weights, tokenizer.vocabulary)
+        saved_modules["0_WordWeights"] = word_weights_module(config.word_weights, vocabulary)
 
     templates = config.prompt_templates
     prompts = {

@@ -36,7 +36,7 @@ import tokenizers
 from tokenizers import AddedToken, models, normalizers, processors
 
 from tmft.checkpoints.model_folder import VOCABULARY_FILES, ModelFolder
-from tmft.checkpoints.tokenizer_config import TokenizerConfig, read_tokenizer_config
+from tmft.checkpoints.tokenizer_config import TokenizerConfig
 from tmft.checkpoints.tokenizer_json import read_tokenizer_json
 from tmft.checkpoints.tokenizer_kinds import (
     KIND_BY_CLASS,
@@ -217,7 +217,7 @@ def load_tokenizer(
     """
     folder = folder if isinstance(folder, ModelFolder) else ModelFolder(folder)
     is_static, path = folder.is_static, folder.encoder_path
-    config = read_tokenizer_config(folder)
+    config = folder.tokenizer_config()
     tokenizer_json = folder.find(folder.in_encoder("tokenizer.json"))
     is_from_json = tokenizer_json is not None
     with reading(tokenizer_json or path):
@@ -257,7 +257,7 @@ def load_tokenizer(
         log.warning(
             "%s asks for %s after each text (add_eos_token), but tokenizer.json does not add it: texts end "
             "without it, as in transformers 5; call tokenizer.add_closing_token() to add it",
-            config.path,
+            path / "tokenizer_config.json",
             eos_token,
         )
     return tokenizer
@@ -401,7 +401,9 @@ def name_special_tokens(
     if not is_static:
         known = {token.content for token in backend.get_added_tokens_decoder().values()}
         tokens = [
-            config.token_options.get(name) or kind.added_token(name, text)
+            stated
+            if isinstance(stated := config.tokens.get(name), AddedToken)
+            else kind.added_token(name, text)
             for name, text in texts.items()
             if text not in known
         ]

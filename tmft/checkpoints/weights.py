@@ -6,10 +6,12 @@ files, or from a pytorch_model.bin that is unpickled with torch's weights_only=T
 
 import os
 import pickle
+import stat
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -17,7 +19,7 @@ from torch import Tensor
 
 from tmft.checkpoints.compact import LAYOUT_KEY, CompactFile
 from tmft.errors import InputError, short_repr
-from tmft.io.files import check_symlink, file_mode, is_file, is_plain_name, read_json, reading
+from tmft.io.files import is_plain_name, reading
 
 # Types in which the weights of an encoder can be held in memory and saved.
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -49,7 +51,7 @@ class WeightFiles:
     """The tensors of a checkpoint, in one file or in several; they are read when read_tensors is called.
 
     path: the file with the weights, or the index that lists several files (shards).
-    fetch: called with the path of each shard before it is read, so that it can be downloaded.
+    shards: {name of a file beside it: names of its tensors}, the content of the index, see parse_index.
 
     Its attributes are names, the names of all tensors, and files, all files that they are read from, with the
     index.
@@ -61,20 +63,17 @@ class WeightFiles:
     names: list[str]
     file_by_name: dict[str, Path]
 
-    def __init__(self, path: Path, fetch: Callable[[Path], object] = lambda path: None):
-        self.path, self.files = path, [path]
+    def __init__(self, path: Path, shards: dict[str, list[str]]):
+        self.path, self.files = path, [path, *(path.parent / shard for shard in shards)]
         self.opened: dict[Path, safe_open | CompactFile] = {}  # files whose tensors were not yet read
         if path.suffix == ".bin":
             self.tensors = read_bin(path)
             self.names = list(self.tensors)
         elif path.suffix == ".json":
-            folder, index = path.parent, read_index(path)
-            self.file_by_name = {name: folder / shard for shard, names in index.items() for name in names}
+            self.file_by_name = {
+                name: path.parent / shard for shard, names in shards.items() for name in names
+            }
             self.names = list(self.file_by_name)
-            for shard in index:
-                fetch(folder / shard)
-                check_symlink(folder / shard, folder)
-            self.files += [folder / shard for shard in index]
         else:
             self.opened[path] = open_safetensors(path)
             self.names = list(self.opened[path].keys())
@@ -180,32 +179,28 @@ def check_finite(tensor: Tensor, name: str, path: Path) -> None:
 
 def open_safetensors(path: Path) -> safe_open | CompactFile:
     """Return an open safetensors file; its weights may be in 4 or 8 bits, see compact.py."""
-    if not (is_there := file_mode(path)) or not is_file(path):  # a pipe would be waited for
-        problem = "is no ordinary file" if is_there else "is missing"
-        raise InputError(f"{path} {problem}: download the checkpoint again")
-    effective_ids = os.access in os.supports_effective_ids
-    if not os.access(path, os.R_OK, effective_ids=effective_ids):  # safe_open would call it missing
-        raise InputError(f"{path} may not be read: change its permissions")
     with reading(path, "download it again"):
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
+            raise InputError(f"{path} is no regular file: download the checkpoint again")
+        if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
+            raise InputError(f"{path} may not be read: change its permissions")  # safe_open calls it missing
         file = safe_open(path, framework="pt")
         return CompactFile(file) if LAYOUT_KEY in (file.metadata() or {}) else file
 
 
-def read_index(path: Path) -> dict[str, list[str]]:
-    """Return the content of a model.safetensors.index.json as {file name: names of the tensors in this file}.
+def parse_index(content: dict[str, Any]) -> dict[str, list[str]]:
+    """Return {file name: names of its tensors} for the content of a model.safetensors.index.json.
 
-    Raises InputError if it has no weight_map, or if it names a file outside its own folder.
+    Raises KeyError if it has no weight_map, and ValueError if it names a file outside its own folder.
     """
-    files: dict[str, list[str]] = {}
-    content = read_json(path)
-    with reading(path):
-        for name, file in content["weight_map"].items():
-            if not is_plain_name(file):
-                raise InputError(f"{path} points outside its folder ({file}): refused")
-            files.setdefault(file, []).append(name)
-    if len(files) > MAX_SHARDS:
-        raise InputError(f"{path} names {len(files)} files: at most {MAX_SHARDS} are read")
-    return files
+    shards: dict[str, list[str]] = {}
+    for name, file in content["weight_map"].items():
+        if not is_plain_name(file):
+            raise ValueError(f"it points outside its folder, to {short_repr(file)}")
+        shards.setdefault(file, []).append(name)
+    if len(shards) > MAX_SHARDS:
+        raise ValueError(f"it names {len(shards)} files, at most {MAX_SHARDS} are read")
+    return shards
 
 
 def read_bin(path: Path) -> dict[str, Tensor]:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from tmft.checkpoints.model_folder import ModelFolder
-from tmft.checkpoints.st_folder import read_settings
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.embedding.prompts import Prompt, choose_prompt
 from tmft.errors import InputError
@@ -24,7 +23,7 @@ class GraphTokenizer:
 
     def __init__(self, folder: Path):
         model_folder = ModelFolder(folder)
-        config = read_settings(model_folder)
+        config = model_folder.settings()
         self.tokenizer = load_tokenizer(model_folder, config.lower_case, config.max_length)
         self.prompts, self.default_prompt_name = config.prompts, config.default_prompt_name
         if config.max_length is None:
