@@ -208,6 +208,26 @@ def test_no_damaged_state_is_resumed(optimizer, tmp_path, stopping):
             run(TrainingCheckpoint(path, {}, ALONE), recipe)
 
 
+def test_no_entry_of_a_state_is_taken_for_one_of_another_type(tmp_path, stopping):
+    """Also where somebody has computed the checksum again."""
+    path = tmp_path / "state.pt"
+    stopping(6)  # in the second epoch
+    with pytest.raises(KeyboardInterrupt):
+        run(TrainingCheckpoint(path, {"lr": 0.1}, ALONE, {"data": {"train": "a"}}), FAST)
+    stopping(-1)
+    content = torch.load(path, weights_only=True)
+    del content["checksum"]
+    places = [("settings",), ("digests",), ("digests", "data")]
+    places += [place for place, _ in entries(content) if place[0] == "progress"]
+    without_best = with_entry(content, ("progress", "epochs"), [])
+    for changed in [without_best, *(with_entry(content, place, "x") for place in places)]:
+        torch.save(changed | {"checksum": checksum(changed)}, path)
+        with pytest.raises(
+            InputError, match="state.pt (cannot be read|is not the state of this run) .*: rem"
+        ):
+            run(TrainingCheckpoint(path, {}, ALONE), FAST)
+
+
 def test_a_state_of_another_run_is_one_line(tmp_path):
     path = tmp_path / "state.pt"
     checkpoint = TrainingCheckpoint(path, {}, ALONE)

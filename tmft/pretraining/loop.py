@@ -29,7 +29,7 @@ from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection, means_from_
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.span_corruption import SpanCorruption, SpanMasking
 from tmft.training.callbacks import LOG_EVERY
-from tmft.training.checkpointing import TrainingCheckpoint
+from tmft.training.checkpointing import TrainingCheckpoint, check_log_entry
 from tmft.training.loop import Recipe
 from tmft.training.loop_state import Stateful
 from tmft.training.optimizers import OPTIMIZERS, MixedPrecision, linear_schedule_with_warmup, parameter_groups
@@ -122,6 +122,8 @@ def fit(
     progress |= checkpoint.load(stateful)
     with checkpoint.load_errors():
         log = [PretrainingLog(**entry) for entry in progress["log"]]
+        for entry in log:
+            check_log_entry(entry, ("train", "held_out"))
         first_step, tokens = int(progress["step"]), int(progress["tokens"])
         seconds = float(progress["seconds"])
         # the saved sums are those of all processes together, so only the main process starts with them
