@@ -2,22 +2,19 @@
 
 import json
 import math
-import random
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
 import torch
+from by_hand import WORDS, change, random_pairs, random_sentences, random_texts, write_examples
 from conftest import store_weights, stored_weights, tiny_model
-from torch import nn
 
 from tmft import InputError, SentenceEncoder
 from tmft.cli import grid as command
 from tmft.data import Examples
-from tmft.embedding.postprocessing import fit_postprocessing
 from tmft.embedding.prompts import PROMPTS
-from tmft.embedding.token_weights import NEEDS_TEXT
 from tmft.evaluation.evaluators import EVALUATORS, unlabeled_texts
 from tmft.evaluation.grid import (
     FAST_EVALUATORS,
@@ -38,33 +35,18 @@ from tmft.reports.grid_page import (
 )
 from tmft.tasks import TASKS
 
-WORDS = "a the man woman dog cat plays eats guitar music is not in park two".split()
 LONG = {"max_position_embeddings": 128}  # room for a prompt
 HEAD = "generator_predictions.dense.bias"  # prompts are used only with a head of masked language modeling
 
 
-def sentences(count: int, seed: int) -> list[str]:
-    chosen = random.Random(seed)
-    return [" ".join(chosen.choices(WORDS, k=chosen.randint(2, 7))) for _ in range(count)]
-
-
-def pairs(count: int, seed: int, labels=(0, 1, 2, 3, 4, 5)) -> Examples:
-    scores = [float(label) for label in random.Random(seed).choices(labels, k=count)]
-    return Examples((sentences(count, seed), sentences(count, seed + 1)), scores)
-
-
-def texts(count: int, seed: int, labels) -> Examples:
-    return Examples((sentences(count, seed),), random.Random(seed).choices(labels, k=count))
-
-
 STSB, TWEET, SST2 = TASKS["stsb"], TASKS["tweet"], TASKS["sst2"]
 DATA = {
-    "stsb": {"dev": pairs(30, 1), "test": pairs(40, 3)},
-    "tweet": {"test": texts(40, 5, "abc")},
-    "sst2": {split: texts(30, seed, [0, 1]) for seed, split in enumerate(("train", "dev", "test"), 7)},
+    "stsb": {"dev": random_pairs(30, 1), "test": random_pairs(40, 3)},
+    "tweet": {"test": random_texts(40, 5, "abc")},
+    "sst2": {split: random_texts(30, seed, [0, 1]) for seed, split in enumerate(("train", "dev", "test"), 7)},
 }
 GRID_TASKS = {"stsb": STSB, "tweet": TWEET, "sst2": SST2}
-TEXT = sentences(60, 20)
+TEXT = random_sentences(60, 20)
 
 
 def reader(data: dict[str, Examples]):
@@ -109,44 +91,24 @@ def with_mlm_head(model: SentenceEncoder) -> SentenceEncoder:
 def score_alone(folder: Path, name: str, split: str, variant: Variant) -> dict:
     """The scores of a variant, from a model that is loaded and changed for it and nothing else."""
     task, read_split = GRID_TASKS[name], READERS[name]
-    prompt = PROMPTS.get(variant.source, "")
-    layer = (
-        "1+4"
-        if variant.source == "average"
-        else "4"
-        if prompt or variant.source == "random"
-        else variant.source
-    )
-    model = SentenceEncoder.from_pretrained(folder, layer)
-    model.prompt = prompt
+    layer = {"average": "1+4"} | dict.fromkeys(("random", "T0", "T4"), "4")
+    model = SentenceEncoder.from_pretrained(folder, layer.get(variant.source, variant.source))
+    model.prompt = PROMPTS.get(variant.source, "")
     fit_texts = unlabeled_texts(task, read_split, split)
     if variant.source == "average":
         model = static_model_from_text(model, TEXT)
     if variant.source == "random":
         model = random_static_model(model)
-    if variant.token_weights == IDF_FROM_TEXT:
-        model.set_token_weights("idf", TEXT)
-    else:
-        model.set_token_weights(
-            variant.token_weights, fit_texts if variant.token_weights in NEEDS_TEXT else None
-        )
-
-    embed = lambda column: model.embed_token_ids(model.tokenize(column))  # noqa: E731
-    encode, modules = embed, []
+    weights = "idf" if variant.token_weights == IDF_FROM_TEXT else variant.token_weights
+    texts = {IDF_FROM_TEXT: TEXT, "idf": fit_texts}.get(variant.token_weights)
     if variant.postprocess.startswith("interpolate"):
         static = static_model_from_text(SentenceEncoder.from_pretrained(folder, variant.source), TEXT)
         weight = float(variant.postprocess.removeprefix("interpolate "))
-        encode = interpolate(embed, lambda column: static.embed_token_ids(static.tokenize(column)), weight)
-    elif variant.postprocess:
-        modules = fit_postprocessing(variant.postprocess, embed(fit_texts))
-
-    @torch.no_grad()
-    def encode_variant(column):
-        return nn.Sequential(*modules)(encode(column))
-
-    return FAST_EVALUATORS.get(task.task_type, EVALUATORS[task.task_type])(
-        encode_variant, task, read_split, split
-    )
+        encode = interpolate(change(model), change(static), weight)
+    else:
+        encode = change(model, weights, texts, variant.postprocess, fit_texts)
+    evaluate = FAST_EVALUATORS.get(task.task_type, EVALUATORS[task.task_type])
+    return evaluate(encode, task, read_split, split)
 
 
 VARIANTS = [
@@ -367,10 +329,9 @@ def test_a_task_without_dev_is_scored_on_test(small):
 
 
 def test_a_task_whose_threshold_is_chosen_on_dev_has_a_grid(small):
-    splits = {"dev": pairs(30, 1, (0, 1)), "test": pairs(40, 3, (0, 1))}
+    splits = {"dev": random_pairs(30, 1, "01"), "test": random_pairs(40, 3, "01")}
     results = run_grid(small, {"mrpc": TASKS["mrpc"]}, {"mrpc": reader(splits)})
-    encode = lambda column: small.embed_token_ids(small.tokenize(column))  # noqa: E731
-    expected = EVALUATORS["similarity"](encode, TASKS["mrpc"], splits.__getitem__)
+    expected = EVALUATORS["similarity"](change(small), TASKS["mrpc"], splits.__getitem__)
     assert results.scores[Variant("2", "uniform", "")]["mrpc", "test"] == pytest.approx(expected["f1"])
 
 
@@ -488,8 +449,7 @@ def test_the_json_has_every_variant_and_no_nan(results, tmp_path):
 @pytest.mark.slow
 def test_the_command_writes_the_page_into_out_and_prints_its_tables(folder, tmp_path, capsys):
     for split, examples in DATA["stsb"].items():
-        lines = [f"{u}\t{v}\t{s}" for u, v, s in zip(*examples.texts, examples.labels, strict=True)]
-        (tmp_path / f"{split}.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *lines]) + "\n")
+        write_examples(tmp_path / f"{split}.tsv", examples)
     (tmp_path / "text").write_text("\n".join(TEXT) + "\n")
     where = ["--task", "stsb", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
     command.main([str(folder), *where, "--layer", "2", "--text", str(tmp_path / "text")])
@@ -503,8 +463,7 @@ def test_the_command_writes_the_page_into_out_and_prints_its_tables(folder, tmp_
         variant["source"] for variant in content["variants"]
     }  # of the first two layers
     model = SentenceEncoder.from_pretrained(folder, 2)
-    encode = lambda column: model.embed_token_ids(model.tokenize(column))  # noqa: E731
-    expected = EVALUATORS["similarity"](encode, STSB, DATA["stsb"].__getitem__)["spearman"]
+    expected = EVALUATORS["similarity"](change(model), STSB, DATA["stsb"].__getitem__)["spearman"]
     (result,) = (
         of["score"]
         for variant in content["variants"]

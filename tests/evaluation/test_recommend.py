@@ -1,34 +1,25 @@
 """Recommendation: the best variant is shown with its scores, and the printed command makes its model."""
 
-import random
 import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from by_hand import change, random_pairs, random_sentences, write_examples
 from conftest import store_weights, stored_weights, tiny_model
-from torch import nn
 
 import evaluate
 from tmft import InputError, SentenceEncoder
 from tmft.cli import recommend as command
 from tmft.data import Examples, read_examples
 from tmft.datasets.task_lookup import get_task, read_sentences
-from tmft.embedding.postprocessing import fit_postprocessing
 from tmft.embedding.prompts import PROMPTS
 from tmft.evaluation.evaluators import evaluate_similarity
 from tmft.evaluation.isotropy import iso_score, mean_cosine
 from tmft.evaluation.recommend import MAX_SHOWN, MIN_GAIN, VariantScore, recommend, score_variants
 from tmft.evaluation.variants import Variant
 from tmft.tasks import Task
-
-WORDS = "a the man woman dog cat plays eats guitar music is not in park two".split()
-
-
-def sentences(count: int, seed: int) -> list[str]:
-    chosen = random.Random(seed)
-    return [" ".join(chosen.choices(WORDS, k=chosen.randint(2, 7))) for _ in range(count)]
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +29,9 @@ def here(tmp_path_factory) -> Path:
     tiny_model(max_position_embeddings=128).save_pretrained(folder / "tiny")
     head = {"generator_predictions.dense.bias": torch.zeros(24)}  # so that prompts are scored
     store_weights(folder / "tiny", stored_weights(folder / "tiny") | head)
-    (folder / "pairs").mkdir()
     for seed, (split, count) in enumerate({"dev": 30, "test": 20}.items()):
-        scores = random.Random(seed).choices("012345", k=count)
-        lines = zip(sentences(count, 2 * seed), sentences(count, 2 * seed + 1), scores, strict=True)
-        content = ["sentence1\tsentence2\tscore", *map("\t".join, lines)]
-        (folder / f"pairs/{split}.tsv").write_text("\n".join(content) + "\n")
-    (folder / "own.txt").write_text("\n".join(sentences(60, 9)) + "\n")
+        write_examples(folder / f"pairs/{split}.tsv", random_pairs(count, 2 * seed))
+    (folder / "own.txt").write_text("\n".join(random_sentences(60, 9)) + "\n")
     return folder
 
 
@@ -109,14 +96,8 @@ def test_a_variant_is_fitted_to_the_users_sentences_and_scored_on_the_labeled_pa
     prompt = PROMPTS.get(variant.source, "")
     model = SentenceEncoder.from_pretrained(here / "tiny", layer="4" if prompt else variant.source)
     model.prompt = prompt
-    model.set_token_weights(variant.token_weights, user_sentences if variant.token_weights == "idf" else None)
-    embed = lambda column: model.embed_token_ids(model.tokenize(column))  # noqa: E731
-    modules = fit_postprocessing(variant.postprocess, embed(user_sentences)) if variant.postprocess else []
-
-    @torch.no_grad()
-    def encode(column):
-        return nn.Sequential(*modules)(embed(column))
-
+    token_texts = user_sentences if variant.token_weights == "idf" else None
+    encode = change(model, variant.token_weights, token_texts, variant.postprocess, user_sentences)
     score, expected = find(variant, variant_scores), evaluate_similarity(encode, task, lambda _: dev)
     assert score.score == pytest.approx(expected["spearman"], abs=1e-6)
     assert score.iso_score == pytest.approx(iso_score(encode(user_sentences)), rel=1e-4)

@@ -134,7 +134,7 @@ def test_what_is_no_file_is_one_line(tmp_path):
         with pytest.raises(InputError, match=message):
             cells(tmp_path / name)
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(InputError, match="is no ordinary file"):
+    with pytest.raises(InputError, match="is not a regular file"):
         cells(tmp_path / "folder.csv")
 
 

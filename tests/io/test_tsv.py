@@ -76,7 +76,7 @@ def test_lines_split_by_another_reader_are_checked_with_its_remedy(tmp_path):
 def test_a_device_or_a_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / "train.tsv")
     for path in (tmp_path / "train.tsv", Path("/dev/zero"), tmp_path):
-        with pytest.raises(InputError, match="is no ordinary file"):
+        with pytest.raises(InputError, match="is not a regular file"):
             list(read_table(path, ["sentence"]))
     with pytest.raises(InputError, match="is a device, which may have no end"):
         list(read_lines(Path("/dev/zero")))

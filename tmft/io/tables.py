@@ -54,7 +54,7 @@ def read_values(
     if not kind:
         raise InputError(f"{path} is no table by its name: name a {', '.join(READERS)} file")
     if file_mode(path) and not is_file(path):
-        raise InputError(f"{path} is no ordinary file: name one")
+        raise InputError(f"{path} is not a regular file: name one")
     yield from READERS[kind](path, columns, encoding)
 
 

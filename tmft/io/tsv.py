@@ -27,7 +27,7 @@ def read_table(path: Path, *choices: Sequence[str], encoding: str = "") -> Itera
     ['0', 'The price of gold hardly changed on Tuesday.']
     """
     if file_mode(path) and not is_file(path):
-        raise InputError(f"{path} is no ordinary file: name one")
+        raise InputError(f"{path} is not a regular file: name one")
     lines = enumerate((line.split("\t") for line in read_lines(path, encoding)), start=1)
     first = next(lines, (1, [""]))
     header = first[1]
