@@ -1,4 +1,4 @@
-"""The API reference: built without a warning, a page for each module, links that lead somewhere, a search."""
+"""The API reference: built without a warning, all of the interface, links that lead somewhere, a search."""
 
 import re
 import subprocess
@@ -9,7 +9,8 @@ from urllib.parse import unquote
 import pytest
 from browser import Browser
 from conftest import ROOT
-from test_rooms import TREES
+
+import tmft
 
 pytestmark = pytest.mark.slow
 
@@ -32,17 +33,18 @@ def browser():
         yield browser
 
 
-def test_the_reference_has_every_module_and_every_page(site):
+def test_the_reference_has_the_interface_and_every_page(site):
     pages = {path.relative_to(site).as_posix() for path in site.glob("**/*.html")}
-    modules = {f"{name.replace('.', '/')}.html" for name in TREES if not name.endswith("__main__")}
     texts = {f"docs/{path.stem}.html" for path in ROOT.glob("docs/*.md")}
-    assert modules | texts | {"README.html", "CONTRIBUTING.html", "index.html"} <= pages
-    index = (site / "index.html").read_text(encoding="utf-8")
-    assert all(f'href="{page}"' in index for page in modules | texts)
-    assert "from_pretrained" in (site / "tmft/sentence_encoder.html").read_text(encoding="utf-8")
+    assert texts | {"README.html", "CONTRIBUTING.html", "index.html", "tmft.html"} <= pages
+    assert not [page for page in pages if page.startswith("tmft/")]  # nothing else is promised
+    index, reference = ((site / name).read_text(encoding="utf-8") for name in ("index.html", "tmft.html"))
+    assert all(f'href="{page}"' in index for page in texts)
+    for name in [*tmft.__all__, "SentenceEncoder.from_pretrained"]:
+        assert f'href="tmft.html#{name}"' in index and f'id="{name}"' in reference, name
     assert "from_pretrained" in (site / "search.js").read_text(encoding="utf-8")
     lost = []
-    for page in pages - modules:
+    for page in pages - {"tmft.html"}:
         text = (site / page).read_text(encoding="utf-8")
         text = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
         for path in re.findall(r'(?:href|src)="(?!\w+:|#)([^"#]+)', text):
@@ -52,11 +54,10 @@ def test_the_reference_has_every_module_and_every_page(site):
 
 
 def test_parameters_are_in_bold_and_examples_are_code(site):
-    text = (site / "tmft/cka.html").read_text(encoding="utf-8")
+    text = (site / "tmft.html").read_text(encoding="utf-8")
     assert "<strong>debiased</strong>: " in text
     assert re.search(r'<span class="gp">&gt;&gt;&gt; </span>.*linear_cka', text)
-    assert "Initialize internal Module state" not in (site / "tmft/packing.html").read_text(encoding="utf-8")
-    assert 'href="tmft/cka.html#linear_cka"' in (site / "index.html").read_text(encoding="utf-8")
+    assert "Initialize internal Module state" not in text
 
 
 @pytest.mark.parametrize("width", [360, 1280])
@@ -67,9 +68,9 @@ def test_no_page_is_wider_than_the_window(width, site, browser):
         "CONTRIBUTING.html",
         "docs/checkpoints.html",
         "docs/serving.html",
+        "tmft.html",
     ]
-    modules = ["sentence_encoder", "datasets/own_data", "models/t5", "serving/quantization"]
-    for page in pages + [f"tmft/{name}.html" for name in modules]:
+    for page in pages:
         browser.open(site / page, width=width)
         assert browser.evaluate("document.documentElement.scrollWidth") <= width, page
 
@@ -89,4 +90,4 @@ def test_the_search_finds_a_name(site, browser):
             look();
         })"""
     )
-    assert found == "tmft/cka.html#linear_cka"
+    assert found == "tmft.html#linear_cka"

@@ -1,5 +1,6 @@
 """Build the API reference and the pages of docs/ as a web site: `python .ci/reference/build.py [FOLDER]`.
 
+The reference is one page, tmft.html, with the names that tmft/__init__.py exports: the interface.
 The default folder is site/, which git ignores. Needs pdoc (requirements-dev.txt). A warning is an error,
 such as a module that cannot be imported. Open site/index.html; the search needs no server.
 """
@@ -18,6 +19,9 @@ import pdoc.render
 import pdoc.render_helpers
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+import tmft  # noqa: E402
+
 SOURCES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "data/README.md"]
 EXTRAS = ["tables", "fenced-code-blocks", "header-ids", "code-friendly"]
 # What begins a line of a docstring, also after a full stop: "Returns", "Raises", or the name of a parameter,
@@ -43,13 +47,6 @@ PAGE = """<!doctype html>
 {body}
 </main>
 """
-
-
-def module_names() -> list[str]:
-    """Return the names of all modules of tmft/, but not those that only start it."""
-    paths = [path.relative_to(ROOT).with_suffix("") for path in sorted(ROOT.glob("tmft/**/*.py"))]
-    names = [".".join(path.parts).removesuffix(".__init__") for path in paths]
-    return [name for name in names if not name.endswith(".__main__")]
 
 
 def page_titles() -> dict[str, str]:
@@ -101,19 +98,23 @@ def mark_parameters(docstring: str) -> str:
     return "\n\n".join(paragraphs)
 
 
-def names_with_examples(modules: list[str]) -> list[tuple[str, str, str]]:
-    """Return (name, address in the site, first line of its docstring) for each name with an example.
+def interface() -> list[tuple[str, str, str]]:
+    """Return (name, address in the site, first line of its docstring) for each name of the interface.
 
-    The methods of SentenceEncoder come first. A name that several modules have is listed where it is defined.
+    After a class come its methods that have an example.
     """
     found = []
-    for name in sorted(modules, key=lambda name: (name != "tmft.sentence_encoder", name)):
-        page = f"{name.replace('.', '/')}.html"
-        for one in pdoc.doc.Module.from_name(name).flattened_own_members:
-            if ">>>" in one.docstring and one.taken_from[0] == name:
-                summary = one.docstring.partition("\n")[0]
-                found.append((one.fullname, f"{page}#{one.qualname}", summary))
+    for one in pdoc.doc.Module.from_name("tmft").members.values():
+        methods = [member for member in getattr(one, "own_members", []) if ">>>" in member.docstring]
+        for name in [one, *methods]:
+            summary = name.docstring.partition("\n")[0] or f"A registry: `tmft/{file_of(one)}` has its rows."
+            found.append((name.qualname, f"tmft.html#{name.qualname}", summary))
     return found
+
+
+def file_of(member: pdoc.doc.Doc) -> str:
+    """Return the path below tmft/ of the file that defines a name of the interface."""
+    return f"{tmft.MODULES[member.name].replace('.', '/')}.py"
 
 
 def build(site: Path) -> int:
@@ -122,12 +123,14 @@ def build(site: Path) -> int:
     pdoc.render.configure(docformat="markdown", template_directory=Path(__file__).parent)
     environment = pdoc.render.env
     environment.globals["pages"] = pages
-    environment.globals["examples"] = names_with_examples(module_names())
+    for name in tmft.__all__:
+        vars(tmft)[name] = getattr(tmft, name)  # pdoc sees what is imported
+    environment.globals["interface"] = interface()
     environment.filters["to_html"] = lambda docstring: pdoc.render_helpers.to_html(mark_parameters(docstring))
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         warnings.filterwarnings("ignore", "The module specification .* has already been added")
-        pdoc.pdoc(*module_names(), output_directory=site)
+        pdoc.pdoc("tmft", r"!tmft\.", output_directory=site)
     for name in pages:
         (site / name).parent.mkdir(parents=True, exist_ok=True)
         (site / name).touch()  # so that pages find each other
@@ -142,6 +145,5 @@ def build(site: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "site")
     print(f"wrote {build(folder)} pages, begin with {folder / 'index.html'}")
