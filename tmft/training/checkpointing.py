@@ -299,7 +299,7 @@ class Checkpointing(Callback):
         if progress:
             with self.checkpoint.load_errors():
                 state.finished_epochs = [EpochResult(**epoch) for epoch in progress["epochs"]]
-                check_epochs(state.finished_epochs, loop.best_weights.metric)
+                check_epochs(state.finished_epochs, state.best_weights.metric)
                 state.num_examples, state.seconds = int(progress["num_examples"]), float(progress["seconds"])
                 state.total_loss = progress["total_loss"].to(state.total_loss.device)
 
