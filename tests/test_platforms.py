@@ -206,17 +206,11 @@ def test_such_a_file_would_be_found(name):
     assert name in refused_names(["docs/a.md", "docs/ü.md", name])
 
 
-AWKWARD = {
-    "spaces": "my  models (2) ",
-    "umlauts": "Übung größer 한국 é",
-    "quotes": "it's 50% $HOME & co",
-    "long": "x" * 200,
-}
+AWKWARD = ["my  models (2) ", "Übung größer 한국 é", "it's 50% $HOME & co", "x" * 200]
 
 
-@pytest.mark.parametrize("name", AWKWARD.values(), ids=AWKWARD)
-def test_every_command_works_in_a_folder_with_such_a_name(tmp_path, monkeypatch, name):
-    place = tmp_path / name
+def test_every_command_works_in_a_folder_with_awkward_names_on_its_path(tmp_path):
+    place = tmp_path.joinpath(*AWKWARD)
     (place / "pairs").mkdir(parents=True)
     tiny_model().save_pretrained(place / "tiny")
     for split in ("train", "dev", "test"):
@@ -326,7 +320,7 @@ def test_commands_work_where_the_default_encoding_is_not_utf_8(tiny_folder, tmp_
         (tmp_path / f"{split}.tsv").write_text(rows, encoding="utf-8")
     (tmp_path / "lines.txt").write_text(LINES, encoding="utf-8")
     commands = [
-        ["train", "--ckpt", "model", "--data", ".", "--layer", "all", "--epochs", "1", "--run-name", "r"],
+        ["train", "--ckpt", "model", "--data", ".", "--layer", "1", "--epochs", "1", "--run-name", "r"],
         ["evaluate", "runs/r-layer1-seed0"],
         ["encode", "runs/r-layer1-seed0", "lines.txt", "--out", "vectors.npy"],
         ["search", "runs/r-layer1-seed0", "Mann", "--corpus", "lines.txt"],

@@ -2,23 +2,20 @@
 
 import json
 import os
+from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 import pytest
-import torch
-from conftest import SENTENCES, tiny_model
+from conftest import tiny_model
+from test_encode_file import ALONE, LINES, MODEL, write_lines
 
 import tmft.serving.encode_file as encoding
 from tmft.cli import encode, search
-from tmft.distributed import single_process
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.encode_file import encode_file, metadata_path
 from tmft.serving.search import nearest_lines
-
-ALONE = single_process(torch.device("cpu"))
-LINES = [*SENTENCES, "", "a cat", "   ", *(f"a {word} eats" for word in "man woman dog cat".split() * 4)]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -29,9 +26,7 @@ def small_blocks():
 
 @pytest.fixture
 def text(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text("\n".join(LINES) + "\n", encoding="utf-8")
-    return path
+    return write_lines(tmp_path / "text.txt", LINES)
 
 
 def test_the_nearest_lines(text, capsys, tiny_folder):
@@ -175,30 +170,9 @@ def test_the_nearest_lines_are_ranked_by_the_similarity_of_the_model(name, text)
     assert [value for value, _ in found] == pytest.approx(sorted(similarities)[::-1], abs=1e-4)
 
 
-def change_text(text, vectors):
-    text.write_text(text.read_text(encoding="utf-8").replace("dog", "cat", 1), encoding="utf-8")
-
-
-def add_line(text, vectors):
-    text.write_text(text.read_text(encoding="utf-8") + "a man\n", encoding="utf-8")
-
-
-def remove_lines(text, vectors):
-    text.write_text("a man\n", encoding="utf-8")
-
-
-def roll(text, vectors):
-    np.save(vectors, np.roll(np.load(vectors), 1, axis=0))
-
-
-def double(text, vectors):
-    np.save(vectors, np.load(vectors).astype(np.float64))
-
-
-def nan(text, vectors):
-    values = np.load(vectors)
+def set_nan(values):
     values[3, 0] = np.nan
-    np.save(vectors, values)
+    return values
 
 
 # fmt: off
@@ -211,39 +185,64 @@ HEADERS = [
 # fmt: on
 
 
-def change_header(old, new):
-    return lambda text, vectors: vectors.write_bytes(vectors.read_bytes().replace(old, new, 1))
+def change_bytes(change):
+    """Return a function that replaces the content of a file by `change` of it."""
+    return lambda path: path.write_bytes(change(path.read_bytes()))
 
 
-def make_pipe(text, vectors):
-    vectors.unlink()
-    os.mkfifo(vectors)
+def change_values(change):
+    """Return a function that replaces the numbers in a .npy file by `change` of them."""
+    return lambda path: np.save(path, change(np.load(path)))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        *((change_header(*pair), "vectors .*x.npy(: they| cannot be read)") for pair in HEADERS),
-        (make_pipe, "cannot be read .*: encode again"),
-        (change_text, "they belong to another text than .*, or to an earlier version of it: encode again"),
-        (remove_lines, "they belong to another text than .*, or to an earlier version of it: encode again"),
-        (add_line, "the text has more lines than there are embeddings: encode again"),
-        (roll, "the file was changed or damaged: encode again"),
-        (double, r"they are \(\d+, 24\) float64, expected \(N, 24\) float32: encode again"),
-        (nan, "they have values that are not finite: encode again"),
-        (lambda text, vectors: vectors.write_bytes(vectors.read_bytes()[:300]), "cannot be read .*: encode"),
-        (lambda text, vectors: vectors.write_bytes(b""), "cannot be read .*: encode again"),
-        (lambda text, vectors: vectors.unlink(), "cannot be read .*: encode again"),
-        (lambda text, vectors: metadata_path(vectors).unlink(), "is missing: write both with encode"),
-        (lambda text, vectors: metadata_path(vectors).write_text("{}"), "made with another model"),
-        (lambda text, vectors: metadata_path(vectors).write_text("{"), "cannot be read"),
-    ],
-)
-def test_vectors_that_do_not_belong_to_the_text_are_refused(change, message, text, tmp_path):
-    encode_file(tiny_model(), text, tmp_path / "x.npy", ALONE)
-    change(text, tmp_path / "x.npy")
+def make_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+ANOTHER_TEXT = "they belong to another text than .*, or to an earlier version of it: encode again"
+UNREADABLE = "cannot be read .*: encode again"
+CHANGES = [  # file that is changed, what becomes of it, and words of the message
+    ("x.npy", make_pipe, UNREADABLE),
+    ("x.npy", Path.unlink, UNREADABLE),
+    ("x.npy", change_bytes(lambda content: content[:300]), UNREADABLE),
+    ("x.npy", change_bytes(lambda content: b""), UNREADABLE),
+    (
+        "x.npy",
+        change_values(lambda v: np.roll(v, 1, axis=0)),
+        "the file was changed or damaged: encode again",
+    ),
+    ("x.npy", change_values(np.float64), r"they are \(\d+, 24\) float64, expected \(N, 24\) float32: encode"),
+    ("x.npy", change_values(set_nan), "they have values that are not finite: encode again"),
+    ("text.txt", change_bytes(lambda text: text.replace(b"dog", b"cat", 1)), ANOTHER_TEXT),
+    ("text.txt", change_bytes(lambda text: b"a man\n"), ANOTHER_TEXT),
+    (
+        "text.txt",
+        change_bytes(lambda text: text + b"a man\n"),
+        "the text has more lines than there are embedd",
+    ),
+    ("x.npy.json", Path.unlink, "is missing: write both with encode"),
+    ("x.npy.json", change_bytes(lambda content: b"{}"), "made with another model"),
+    ("x.npy.json", change_bytes(lambda content: b"{"), "cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "message"), CHANGES)
+def test_vectors_that_do_not_belong_to_the_text_are_refused(name, change, message, text, tmp_path):
+    encode_file(MODEL, text, tmp_path / "x.npy", ALONE)
+    change(tmp_path / name)
     with pytest.raises(InputError, match=message):
-        nearest_lines(tiny_model(), "a cat", text, vectors=tmp_path / "x.npy")
+        nearest_lines(MODEL, "a cat", text, vectors=tmp_path / "x.npy")
+
+
+def test_a_header_that_is_damaged_is_refused(text, tmp_path):
+    vectors = tmp_path / "x.npy"
+    encode_file(MODEL, text, vectors, ALONE)
+    content = vectors.read_bytes()
+    for old, new in HEADERS:
+        vectors.write_bytes(content.replace(old, new, 1))
+        with pytest.raises(InputError, match="vectors .*x.npy(: they| cannot be read)"):
+            nearest_lines(MODEL, "a cat", text, vectors=vectors)
 
 
 def test_a_search_prints_no_control_characters(text, capsys, tiny_folder):
