@@ -69,7 +69,9 @@ def main(argv: list[str] | None = None) -> None:
     run = load_run_result(args.model)  # {} unless MODEL is a folder of train.py
     tasks = tasks_from_args(args, ["stsb"], run)
     readers = {name: cache(partial(read_split, task)) for name, task in tasks.items()}
-    check_tasks(args, tasks)
+    others = [name for name, task in tasks.items() if not has_similarity_scores(task)]
+    if args.isotropy and others:
+        raise InputError(f"--isotropy with {others[0]}: choose a task with similarity scores, such as stsb")
     for name, read in readers.items():  # so that missing or damaged data is reported before a model is loaded
         if is_trained_on_train(tasks[name]):
             read_splits(tasks[name], read, args.split)
@@ -138,13 +140,6 @@ def main(argv: list[str] | None = None) -> None:
         model.head_modules.extend(encoders.postprocessing.get(last, []))
         model.save_pretrained(args.save)
         print(f"\nsaved {args.save}", *filter(None, [model.compatibility_note]), sep="\n")
-
-
-def check_tasks(args, tasks: dict[str, Task]) -> None:
-    """Raise InputError if --isotropy is given and a task has no similarity scores."""
-    others = [name for name, task in tasks.items() if not has_similarity_scores(task)]
-    if args.isotropy and others:
-        raise InputError(f"--isotropy with {others[0]}: choose a task with similarity scores, such as stsb")
 
 
 def check_save(args, tasks: dict[str, Task], config: TrainingFreeConfig) -> None:

@@ -108,7 +108,7 @@ def convert_tables(
             raise InputError(
                 f"no examples are left for {name}: give more of them, or change `split`", "split"
             )
-    report = [describe(name, split.rows, columns) for name, split in splits.items()]
+    report = [describe_split(name, split.rows, columns) for name, split in splits.items()]
     for name, split in splits_as_read.items():
         counts = {
             "left out, with an empty text": split.empty_texts,
@@ -116,7 +116,8 @@ def convert_tables(
             "texts with TABs or line ends, which are now spaces": split.replaced,
         }
         report += [f"note {name}: {count} {what}" for what, count in counts.items() if count]
-    report += notes({name: split.rows for name, split in splits.items()}, columns)
+    rows_by_split = {name: split.rows for name, split in splits.items()}
+    report += describe_repetitions(rows_by_split, columns) + describe_labels(rows_by_split, columns)
     if out is None:
         return report
     with replacing_files(out) as folder:
@@ -124,7 +125,7 @@ def convert_tables(
             lines = ["\t".join(columns), *map("\t".join, split.rows)]
             (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
     report.append(f"wrote {out} ({', '.join(f'{name}.tsv' for name in splits)})")
-    return report + next_command(out, splits, columns)
+    return [*report, describe_next_command(out, splits, columns)]
 
 
 # ------------------------------------------------------------------------------------------------- arguments
@@ -284,10 +285,15 @@ def item_name(columns: Iterable[str]) -> str:
     return {1: "text", 2: "pair", 3: "triplet"}[sum(name not in LABELS for name in columns)]
 
 
-def describe(name: str, rows: list[Row], columns: dict[str, str]) -> str:
+def values_by_column(rows: list[Row], columns: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return {column: its cells} for rows with these columns."""
+    return dict(zip(columns, zip(*rows, strict=True), strict=True))
+
+
+def describe_split(name: str, rows: list[Row], columns: dict[str, str]) -> str:
     """Return a line with the number of examples of a split, the range of its scores and its classes."""
     parts = [f"{len(rows)} {item_name(columns)}s"]
-    values = dict(zip(columns, zip(*rows, strict=True), strict=True))
+    values = values_by_column(rows, columns)
     if "score" in values:
         scores = [float(score) for score in values["score"]]
         parts.append(f"score {min(scores):g} to {max(scores):g}, mean {sum(scores) / len(scores):.4g}")
@@ -299,8 +305,8 @@ def describe(name: str, rows: list[Row], columns: dict[str, str]) -> str:
     return f"{name}: {'; '.join(parts)}"
 
 
-def notes(splits: dict[str, list[Row]], columns: dict[str, str]) -> list[str]:
-    """Return lines about duplicates, leaks between splits, and labels. splits: {name: examples}."""
+def describe_repetitions(splits: dict[str, list[Row]], columns: dict[str, str]) -> list[str]:
+    """Return lines about examples that occur twice in a split, or in two. splits: {name: examples}."""
     result = []
     keys = {name: [text_key(row, columns) for row in rows] for name, rows in splits.items()}
     for name, rows in splits.items():
@@ -326,13 +332,13 @@ def notes(splits: dict[str, list[Row]], columns: dict[str, str]) -> list[str]:
                 f"note {second}: also in {first} are {leaks} of its {len(splits[second])} "
                 f"{item_name(columns)}s, and {shared} of its {len(texts[second])} distinct texts"
             )
-    return result + label_notes(splits, columns)
+    return result
 
 
-def label_notes(splits: dict[str, list[Row]], columns: dict[str, str]) -> list[str]:
+def describe_labels(splits: dict[str, list[Row]], columns: dict[str, str]) -> list[str]:
     """Return lines about scores that are all equal, and about classes that are rare or unknown in train."""
     result = []
-    values = {name: dict(zip(columns, zip(*rows, strict=True), strict=True)) for name, rows in splits.items()}
+    values = {name: values_by_column(rows, columns) for name, rows in splits.items()}
     for name, split in values.items():
         for column in set(LABELS) & set(split):
             if len(set(split[column])) == 1:
@@ -355,12 +361,9 @@ def label_notes(splits: dict[str, list[Row]], columns: dict[str, str]) -> list[s
     return result
 
 
-def next_command(out: Path, splits: dict[str, Split], columns: dict[str, str]) -> list[str]:
+def describe_next_command(out: Path, splits: dict[str, Split], columns: dict[str, str]) -> str:
     """Return a line with the command that reads the files, or how to add a task if none reads such files."""
-    values = {
-        name: [row[index] for split in splits.values() for row in split.rows]
-        for index, name in enumerate(columns)
-    }
+    values = values_by_column([row for split in splits.values() for row in split.rows], columns)
     task, options = "", ""
     if "score" in values:
         scores = [float(score) for score in values["score"]]
@@ -378,6 +381,6 @@ def next_command(out: Path, splits: dict[str, Split], columns: dict[str, str]) -
     elif tuple(values) == TRIPLET_COLUMNS[:2]:
         task = "quora-pairs"
     if not task:
-        return ["to use them, add an entry to TASKS, with the names of the classes: docs/extending.md"]
+        return "to use them, add an entry to TASKS, with the names of the classes: docs/extending.md"
     command = "train.py" if "train" in splits else "evaluate.py"
-    return [f"next: python {command} --task {task} --data {out}{options}"]
+    return f"next: python {command} --task {task} --data {out}{options}"
