@@ -317,13 +317,13 @@ def test_sweeps_that_are_started_together_share_the_runs_and_end_well(arguments,
         "train.main(sys.argv[1:])\n",
         encoding="utf-8",
     )
-    command = [sys.executable, script, *arguments, "--layer", "all", "--epochs", "6"]
+    command = [sys.executable, script, *arguments, "--layer", "all", "--epochs", "3"]
     sweeps = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
-        for _ in range(3)
+        for _ in range(2)
     ]
     printed = [sweep.communicate(timeout=120)[0] for sweep in sweeps]
-    assert [sweep.returncode for sweep in sweeps] == [0, 0, 0], printed
+    assert [sweep.returncode for sweep in sweeps] == [0, 0], printed
     for layer in range(5):
         assert "".join(printed).count(f"r-layer{layer}-seed0: 3 training examples") == 1
     assert all("best on dev" in text for text in printed)

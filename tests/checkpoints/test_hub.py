@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ROOT, SENTENCES, VOCABULARY, stored_weights, tiny_model
+from processes import run_forked
 from safetensors.torch import save_file
 
 import tmft.checkpoints.hub
@@ -289,8 +290,9 @@ def load(
         "PATH": "/usr/bin:/bin",
     }
     environment |= {"HF_HUB_OFFLINE": "1"} if offline else {}
-    line = [sys.executable, "-c", program]
-    return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60)
+    file = cache / "load.py"
+    file.write_text(program, encoding="utf-8")
+    return run_forked([file], [environment], timeout=60)
 
 
 @pytest.mark.slow

@@ -44,6 +44,22 @@ def static_model() -> SentenceEncoder:
     ).eval()
 
 
+def test_a_config_of_an_encoder_at_the_top_wins_over_a_subfolder(transformer):
+    shutil.copy(transformer / "0_Transformer/config.json", transformer)
+    assert ModelFolder(transformer).encoder_subfolder == ""
+    (transformer / "config.json").write_text('{"__version__": {"sentence_transformers": "0.1"}}')
+    assert ModelFolder(transformer).encoder_subfolder == "0_Transformer"
+    (transformer / "config.json").unlink()
+    (transformer / "model.safetensors").write_bytes(b"")
+    assert ModelFolder(transformer).encoder_subfolder == ""
+
+
+def test_a_config_that_was_removed_after_the_folder_was_opened_is_named(transformer):
+    (transformer / "0_Transformer/config.json").unlink()
+    with pytest.raises(InputError, match="0_Transformer/config.json cannot be read"):
+        ModelFolder(transformer).config()
+
+
 @pytest.fixture
 def transformer(tiny_folder) -> Path:
     return move_in(tiny_folder, "0_Transformer")

@@ -7,7 +7,7 @@ import torch
 from conftest import stored_weights
 
 from tmft.checkpoints.load import load_encoder
-from tmft.checkpoints.save import compatibility_note, save_encoder
+from tmft.checkpoints.save import compatibility_note, save_encoder, weight_bytes
 from tmft.errors import InputError
 from tmft.io.atomic import check_writable, write_file
 from tmft.io.files import read_json
@@ -43,8 +43,11 @@ def test_the_config_is_that_of_the_truncated_encoder(tiny_folder, kept):
 
 
 def test_weights_can_be_saved_in_half_precision(tiny_folder, tmp_path):
-    save_encoder(load_encoder(tiny_folder), tmp_path / "half", dtype=torch.float16)
-    assert {weight.dtype for weight in stored_weights(tmp_path / "half").values()} == {torch.float16}
+    encoder = load_encoder(tiny_folder)
+    save_encoder(encoder, tmp_path / "half", dtype=torch.float16)
+    halves = stored_weights(tmp_path / "half").values()
+    assert {weight.dtype for weight in halves} == {torch.float16}
+    assert weight_bytes(encoder) == 2 * sum(weight.nbytes for weight in halves)
     assert json.loads((tmp_path / "half/config.json").read_text())["dtype"] == "float16"
 
 

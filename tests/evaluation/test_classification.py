@@ -141,10 +141,7 @@ REAL = {  # task, layer of MiniLM, config -> scores of SentEval
 
 
 # The others take ten minutes together: TMFT_LONG=1 python -m pytest tests/evaluation -k scores_of_senteval
-OFTEN = [
-    ("trec", 3, DEFAULT_CONFIG),
-    ("mpqa", 6, PROTOTYPING_CONFIG),
-]
+OFTEN = [("mpqa", 6, PROTOTYPING_CONFIG)]
 
 
 @pytest.fixture(scope="session")

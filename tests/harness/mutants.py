@@ -30,13 +30,55 @@ TESTS = {
     "tmft/pooling.py": ["tests/test_pooling.py"],
     "tmft/losses/registry.py": ["tests/losses/test_losses.py", "tests/training/test_fit.py"],
     "tmft/metrics.py": ["tests/test_metrics.py"],
-    "tmft/data.py": ["tests/test_data.py"],
+    "tmft/data.py": ["tests/test_data.py", "tests/runs/test_run_inputs.py"],
     "tmft/training/loop.py": [
         "tests/training/test_fit.py",
         "tests/training/test_checkpointing.py",
         "tests/test_train.py",
     ],
     "tmft/embedding/postprocessing.py": ["tests/embedding/test_postprocessing.py"],
+    # Reading and writing configurations.
+    "tmft/models/registry.py": [
+        "tests/models/test_model_registry.py",
+        "tests/models/test_family_features.py",
+        "tests/models/test_bert_like.py",
+        "tests/checkpoints/test_save.py",
+        "tests/checkpoints/test_load.py",
+    ],
+    "tmft/models/base.py": [
+        "tests/models/test_bert.py",
+        "tests/models/test_attention.py",
+        "tests/models/test_model_registry.py",
+    ],
+    "tmft/models/rotary_families.py": [
+        "tests/models/test_rotary_families.py",
+        "tests/models/test_every_family.py",
+    ],
+    # Opening and saving the folder of a model.
+    "tmft/checkpoints/model_folder.py": [
+        "tests/checkpoints/test_model_folder.py",
+        "tests/checkpoints/test_st_folder.py",
+        "tests/checkpoints/test_load.py",
+    ],
+    "tmft/checkpoints/save.py": [
+        "tests/checkpoints/test_save.py",
+        "tests/models/test_bert_like.py",
+        "tests/pretraining/test_heads.py",
+    ],
+    "tmft/checkpoints/st_folder.py": [
+        "tests/checkpoints/test_model_card.py",
+        "tests/checkpoints/test_st_folder.py",
+        "tests/checkpoints/test_st_settings.py",
+    ],
+    # Resuming a run.
+    "tmft/training/checkpointing.py": ["tests/training/test_checkpointing.py"],
+    "tmft/runs/run_folder.py": [
+        "tests/runs/test_run_folder.py",
+        "tests/runs/test_run_inputs.py",
+        "tests/runs/test_sweep_plan.py",
+        "tests/losses/test_losses.py",
+        "tests/training/test_checkpointing.py",
+    ],
 }
 REPLACEMENTS = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.MatMult: ast.Mult,
@@ -159,15 +201,15 @@ if __name__ == "__main__":
             if not survives(checkout, TESTS[name]):
                 raise SystemExit(f"the tests of {name} fail without any change")
             drawn = sorted(rng.sample(all_mutants, min(args.each, len(all_mutants))))
-            survivors = []
+            num_survivors = 0
             for line, description, changed in drawn:
                 (checkout / name).write_text(changed, encoding="utf-8")
                 if survives(checkout, TESTS[name]):
                     code = source.splitlines()[line - 1].strip()
-                    survivors.append(f"    line {line}: {description}: {code}")
+                    print(f"{name}, line {line}: {description}: {code}", flush=True)
+                    num_survivors += 1
             (checkout / name).write_text(source, encoding="utf-8")
-            num_caught = len(drawn) - len(survivors)
-            print(f"{name}: {num_caught} of {len(drawn)} caught, of {len(all_mutants)} possible")
+            num_caught = len(drawn) - num_survivors
+            print(f"{name}: {num_caught} of {len(drawn)} caught, of {len(all_mutants)} possible", flush=True)
             caught, tried = caught + num_caught, tried + len(drawn)
-            print(*survivors, sep="\n", flush=True)
     print(f"{caught} of {tried} caught")

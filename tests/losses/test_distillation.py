@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import ROOT, SENTENCES, tiny_model, torchrun, training_task
+from conftest import ROOT, SENTENCES, tiny_model, training_task
+from processes import run_together
 
 import evaluate
 import tmft.datasets.distillation_data as distillation_data
@@ -346,7 +347,9 @@ def test_two_processes_have_the_losses_of_one(line, place):
     (place / "text.txt").write_text("\n".join(f"a dog plays {n}" for n in range(8)))
     losses, teacher = [], [*teacher, "--mini-batch-size", "1"]  # each mini-batch has a seed of its own
     for count in (1, 2):
-        run = torchrun(count, *line, *teacher, "--device", "cpu", "--output-dir", str(place / f"runs{count}"))
+        run = run_together(
+            count, *line, *teacher, "--device", "cpu", "--output-dir", str(place / f"runs{count}")
+        )
         assert run.returncode == 0, run.stderr
         result = json.loads((place / f"runs{count}/s-layer2-seed0/result.json").read_text())
         losses.append([epoch["loss"] for epoch in result["epochs"]])

@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import SENTENCES, torchrun
+from conftest import SENTENCES
+from processes import run_together
 from torch import nn
 
 import evaluate
@@ -208,7 +209,7 @@ def test_processes_share_the_negatives_of_a_batch(batch, triplets, tiny_folder):
     common = ["--ckpt", tiny_folder, "--task", "nli", *where, *recipe, "--projection", "10"]
     common = [str(word) for word in common]
     train.main([*common, "--output-dir", str(triplets / "one")])
-    done = torchrun(3, *common, "--output-dir", triplets / "three")
+    done = run_together(3, *common, "--output-dir", triplets / "three")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("epoch  3/3") == 2
     assert sorted(path.name for path in (triplets / "three").iterdir()) == [
@@ -228,7 +229,7 @@ def test_processes_share_the_negatives_of_a_batch(batch, triplets, tiny_folder):
         ]
         a, b = (model.encode(SENTENCES) for model in models)
         np.testing.assert_allclose(a, b, atol=1e-4)
-    again = torchrun(3, *common, "--output-dir", triplets / "three")
+    again = run_together(3, *common, "--output-dir", triplets / "three")
     assert again.returncode == 0 and again.stdout.count("already finished, kept") == 2, again.stderr
 
 

@@ -4,6 +4,7 @@ import ast
 import json
 import random
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -179,20 +180,35 @@ def test_hidden_size_is_a_multiple_of_the_heads_unless_the_family_has_a_head_siz
         config_from_dict(tiny_config(model_type="deberta-v2", num_attention_heads=5))
 
 
-@pytest.mark.parametrize(
-    ("key", "default"),
-    [
-        ("model_type", "bert"),
-        ("embedding_size", 24),  # hidden_size
-        ("layer_norm_eps", 1e-12),
-        ("hidden_act", "gelu"),
-        ("type_vocab_size", 2),
-        ("pad_token_id", 0),
-        ("hidden_dropout_prob", 0.1),
-    ],
-)
-def test_keys_that_old_configs_omit_get_their_old_defaults(key, default):
-    assert getattr(config_from_dict(BERT), key) == default
+# Where transformers has another default: it says -1 or None and computes the value later, or has 32 key-value
+# heads in a Qwen whatever the number of heads.
+OTHER_DEFAULTS = {"layer_types", "pos_att_type", "max_relative_positions", "num_key_value_heads"}
+
+
+@pytest.mark.parametrize("model_type", sorted(FAMILIES.keys() - {"static", "new"}))
+def test_keys_that_a_config_omits_get_the_defaults_of_transformers(model_type):
+    from transformers import AutoConfig
+
+    family = FAMILIES[model_type]
+    sizes = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 40}
+    sizes["num_attention_heads"] = 8
+    content = {family.keys.get(name, name): size for name, size in sizes.items()}
+    ours, compared = config_from_dict({"model_type": model_type} | content), 0
+    theirs = AutoConfig.for_model(model_type, **content)
+    for config_field in fields(ours):
+        name, key = config_field.name, family.keys.get(config_field.name, config_field.name)
+        if key is None or name in OTHER_DEFAULTS or not hasattr(theirs, key):
+            continue
+        value, expected = getattr(ours, name), getattr(theirs, key)
+        if name.endswith("_token_id") and expected not in range(200):
+            expected = None  # it is no token of this vocabulary
+        assert value == expected, key
+        compared += 1
+    assert compared >= 12
+
+
+def test_a_config_that_says_no_model_type_is_a_bert():
+    assert config_from_dict(BERT).model_type == "bert"
 
 
 def test_an_electra_that_does_not_say_its_embedding_size_has_128():

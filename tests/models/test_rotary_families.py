@@ -27,7 +27,7 @@ from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.save import compatibility_note, save_encoder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
-from tmft.models.registry import config_from_dict, parameter_counts, random_encoder
+from tmft.models.registry import config_from_dict, config_to_dict, parameter_counts, random_encoder
 from tmft.models.rotary_transformer import FULL, SLIDING
 from tmft.packing import pack
 from tmft.pretraining.heads import MaskedLM, means_from_sums, read_mlm_head
@@ -345,6 +345,9 @@ def test_layer_types_follow_from_files_of_both_ages():
     assert layer_types() == [FULL, SLIDING, SLIDING, FULL, SLIDING]  # each third layer, if nothing is said
     assert layer_types(global_attn_every_n_layers=2) == [FULL, SLIDING, FULL, SLIDING, FULL]
     assert layer_types(global_attn_every_n_layers=9) == [FULL] + 4 * [SLIDING]
+    for period in range(1, 6):  # of 5 layers
+        config = config_from_dict(MODERNBERT | {"global_attn_every_n_layers": period})
+        assert config_to_dict(config)["global_attn_every_n_layers"] == period
     both = {"global_attn_every_n_layers": 1, "layer_types": [SLIDING] * 5}
     assert layer_types(**both) == [SLIDING] * 5
 
@@ -601,6 +604,7 @@ REFUSED = [  # model_type, changes of a config.json that is read, how the messag
     ("llama", {"is_causal": 0}, "is_causal is 0 (config.json): expected true or false"),
     ("qwen2", {"auto_map": {"AutoModel": "modeling.Qwen2BidirectionalModel"}}, "auto_map has 'modeling."),
     ("qwen3", {"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantization_config 'gptq'"),
+    ("qwen3", {"quantization_config": "gptq"}, "quantization_config 'gptq'"),
     ("gemma3", {"text_config": {}}, "model_type 'gemma3' (config.json): this is the model of text and"),
     ("modernbert", {"layer_types": [FULL] * 4}, "layer_types has 4 entries (config.json): num_hidden_layers"),
     ("modernbert", {"layer_types": ["chunked"] * 5}, "layer_types is ['chunked', 'chunked', 'chunked', 'chu"),

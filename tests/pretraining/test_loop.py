@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import VOCABULARY, open_in_transformers, tiny_config, tiny_model, torchrun, vocabulary_folder
+from conftest import VOCABULARY, open_in_transformers, tiny_config, tiny_model, vocabulary_folder
+from processes import run_together
 from safetensors.torch import load_file
 
 import tmft.pretraining.loop
@@ -244,7 +245,7 @@ def test_two_processes_have_the_losses_of_one(tmp_path, text):
     single = read_result(pretrain(tmp_path, text, *more))
     options = ["--task", "mlm", "--text", text, "--output-dir", tmp_path / "two", "--run-name", "x"]
     options += ["--max-length", 24, "--batch-size", 8, "--precision", "fp32", "--device", "cpu"]
-    done = torchrun(2, *options, *more)
+    done = run_together(2, *options, *more)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("step 20/20") == 1
     shared = read_result(tmp_path / "two" / "x-seed0")

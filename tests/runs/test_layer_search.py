@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import torchrun
+from processes import run_together
 
 import train
 from tmft.data import Examples
@@ -171,7 +171,7 @@ def test_the_command_finds_a_layer_and_resumes_an_interrupted_search(
 @pytest.mark.slow
 def test_two_processes_share_the_search(tiny_folder, tiny_data, tmp_path):
     words = ["--ckpt", str(tiny_folder), "--data", str(tiny_data), "--layer", "auto", "--epochs", "1"]
-    done = torchrun(2, *words, "--output-dir", str(tmp_path / "two"))
+    done = run_together(2, *words, "--output-dir", str(tmp_path / "two"))
     assert done.returncode == 0, done.stderr
     train.main([*words, "--output-dir", str(tmp_path / "one")])
     names = [sorted(path.name for path in (tmp_path / where).iterdir()) for where in ("one", "two")]

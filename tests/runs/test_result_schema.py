@@ -129,7 +129,7 @@ def test_every_replaced_value_is_read_or_refused_in_one_line(kind, request, monk
     real = shorter(json.loads((folder / "result.json").read_text()))
     refused = 0
     for number, at in enumerate(locations(real)):
-        for value in HOSTILE[number % 3 :: 3]:
+        for value in HOSTILE[number % 7 :: 7]:
             (folder / "result.json").write_text(json.dumps(replaced(real, at, value)))
             try:
                 read_result(folder)
@@ -143,7 +143,7 @@ def test_every_replaced_value_is_read_or_refused_in_one_line(kind, request, monk
                     reader()
                 except InputError as error:
                     assert "\n" not in str(error) and "\x1b" not in str(error), (at, value)
-    assert refused > 100
+    assert refused > 40
 
 
 def write(folder: Path, **values) -> Path:

@@ -18,6 +18,7 @@ import torch
 from conftest import ROOT, SENTENCES, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import run_together
 
 import tmft.serving.encode_file as encoding
 from tmft.cli import encode
@@ -385,14 +386,12 @@ def test_standard_input_and_two_processes_give_the_file(text, tmp_path, tiny_fol
     text.write_text("\n".join(LINES * 120) + "\n", encoding="utf-8")
     for _ in range(2):  # the second time the file exists
         encode.main([str(tiny_folder), str(text), "--device", "cpu", "--out", str(tmp_path / "one.npy")])
-    module = ["-m", "tmft", "encode", str(tiny_folder)]
-    line = [sys.executable, *module, "-", "--device", "cpu", "--out", str(tmp_path / "in.npy")]
+    line = [sys.executable, "-m", "tmft", "encode", str(tiny_folder), "-", "--device", "cpu"]
+    line += ["--out", str(tmp_path / "in.npy")]
     done = subprocess.run(line, input=text.read_bytes(), capture_output=True, check=True, cwd=ROOT)
     assert f"wrote {tmp_path / 'in.npy'}: {len(LINES) * 120} x 24 float32".encode() in done.stdout
     options = ["encode", tiny_folder, text, "--device", "cpu", "--out", tmp_path / "two.npy"]
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "tmft"]
-    line = [sys.executable, *launcher, *map(str, options)]
-    two = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, timeout=120)
+    two = run_together(2, *options, command="tmft/__main__.py")
     assert two.returncode == 0 and two.stdout.count("wrote") == 1, two.stderr
     one = np.load(tmp_path / "one.npy")
     for name in ("in", "two"):

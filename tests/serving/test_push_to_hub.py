@@ -3,7 +3,6 @@
 import base64
 import json
 import subprocess
-import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import ROOT, SENTENCES, tiny_model
+from processes import run_forked
 
 from tmft.sentence_encoder import SentenceEncoder
 
@@ -176,10 +176,10 @@ def push(folder: Path, name: str, hub, cache: Path, public=False, token=TOKEN, w
         "PATH": "/usr/bin:/bin",
     }
     environment |= {"HF_TOKEN": token} if token else {}
-    line = [sys.executable, "-c", program]
-    if whole:
-        line = [sys.executable, "-m", "tmft", "export", str(folder), "--push-to-hub", name]
-    return subprocess.run(line, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    file = cache / "push.py"
+    file.write_text(program, encoding="utf-8")
+    words = [ROOT / "tmft/__main__.py", "export", folder, "--push-to-hub", name] if whole else [file]
+    return run_forked(words, [environment], timeout=300)
 
 
 def one_line(answer: subprocess.CompletedProcess) -> str:

@@ -4,7 +4,8 @@ import json
 
 import pytest
 import torch
-from conftest import tiny_model, torchrun
+from conftest import tiny_model
+from processes import run_together
 from safetensors.torch import load_file
 
 import train
@@ -135,7 +136,7 @@ def test_two_processes_have_the_weights_of_one_when_several_tasks_share_a_step(
     recipe += ["--optimizer", "adafactor", "--dropout", dropout]
     common = [str(word) for word in ("--ckpt", tiny_folder, *tasks, *where, *recipe)]
     train.main([*common, "--output-dir", str(three_tasks / "one")])
-    done = torchrun(2, *common, "--output-dir", three_tasks / "two")
+    done = run_together(2, *common, "--output-dir", three_tasks / "two")
     assert done.returncode == 0, done.stderr
     one, two = (three_tasks / runs / "x-layer4-seed0" for runs in ("one", "two"))
     losses = [

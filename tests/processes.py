@@ -1,0 +1,87 @@
+"""Run a program in processes that are forked from one process that has imported torch.
+
+To start a process that imports torch takes seconds, and torchrun is one more of them; a fork takes none.
+"""
+
+import multiprocessing
+import os
+import runpy
+import socket
+import sys
+import tempfile
+import time
+from multiprocessing.connection import wait
+from pathlib import Path
+from subprocess import CompletedProcess
+
+ROOT = Path(__file__).resolve().parent.parent
+FORK_SERVER = multiprocessing.get_context("forkserver")
+FORK_SERVER.set_forkserver_preload(["train", "tmft.distributed", "tmft.runs.fine_tune", "tmft.runs.pretrain"])
+
+
+def run_together(count: int, *arguments, command="train.py", timeout=120) -> CompletedProcess:
+    """Run a command as torchrun does: in `count` processes of one thread each that know of each other."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+    same = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    same |= dict.fromkeys(["WORLD_SIZE", "LOCAL_WORLD_SIZE"], str(count))
+    environments = [
+        os.environ | same | dict.fromkeys(["RANK", "LOCAL_RANK"], str(rank)) for rank in range(count)
+    ]
+    return run_forked([ROOT / command, *arguments], environments, timeout)
+
+
+def run_forked(words: list, environments: list[dict[str, str]], timeout=120) -> CompletedProcess:
+    """Run a program in a process for each environment; if one fails, all are ended.
+
+    words: the file of the program and its arguments. Returns the exit status of the first process that
+    failed, 0 if none did, and what they printed, one after the other.
+    """
+    words, count, end = [str(word) for word in words], len(environments), time.monotonic() + timeout
+    with tempfile.TemporaryDirectory() as folder:
+        running, returncode = {}, 0
+        for number, environment in enumerate(environments):
+            arguments = (words, environment, os.getcwd(), folder, number)
+            process = FORK_SERVER.Process(target=run_program, args=arguments)
+            start(process)
+            running[process.sentinel] = process
+        while running and not returncode and time.monotonic() < end:
+            for sentinel in wait(running, timeout=end - time.monotonic()):
+                process = running.pop(sentinel)
+                process.join()
+                returncode = returncode or process.exitcode
+        for process in running.values():
+            process.terminate()
+            process.join()
+            returncode = returncode or process.exitcode
+        printed = {
+            stream: "".join(Path(folder, f"{stream}{n}").read_text(encoding="utf-8") for n in range(count))
+            for stream in ("stdout", "stderr")
+        }
+    return CompletedProcess(words, returncode, **printed)
+
+
+def start(process) -> None:
+    """Start a process. The first one starts the process that forks them, which gets one thread."""
+    settings = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        process.start()
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def run_program(words: list[str], environment: dict[str, str], cwd: str, folder: str, number: int) -> None:
+    """Run a program in this process; what it prints goes into files in a folder."""
+    for descriptor, stream in ((1, "stdout"), (2, "stderr")):
+        file = os.open(f"{folder}/{stream}{number}", os.O_WRONLY | os.O_CREAT)
+        os.dup2(file, descriptor)
+        os.close(file)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = words
+    runpy.run_path(words[0], run_name="__main__")
