@@ -1,0 +1,387 @@
+"""docs/demo, the page that compares sentences: its JavaScript in Node.js, and the page itself in Chromium."""
+
+import functools
+import http.server
+import json
+import random
+import shutil
+import subprocess
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT, tiny_model
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
+from tokenizers import Tokenizer
+
+from tmft import SentenceEncoder
+from tmft.embedding.modules import Dense, Normalize
+from tmft.serving.export import export
+from tmft.serving.numpy_encoder import Encoder
+
+DEMO = ROOT / "docs/demo"
+MODEL = DEMO / "model"
+NEEDS_NODE = pytest.mark.skipif(not shutil.which("node"), reason="Node.js is not installed")
+NEEDS_CHROMIUM = pytest.mark.skipif(
+    not (shutil.which("chromium") and shutil.which("chromedriver")),
+    reason="chromium and chromedriver are not installed (Debian: chromium, chromium-driver)",
+)
+# Several scripts, and characters that the tokenizer treats in a way of their own.
+SENTENCES = [
+    *["A man plays the guitar.", "Someone is making music.", "The market fell by 3.5 %!", "Déjà vu, naïve"],
+    *[
+        "Der Fluß fließt über Äcker.",
+        "¿Dónde está la biblioteca?",
+        "Πού είναι ο ΣΊΣΥΦΟΣ;",
+        "Москва — столица.",
+    ],
+    *["İstanbul'da ÇOK güzel.", "东京是日本的首都。", "私はギターを弾きます。", "안녕하세요, 세계!"],
+    *[
+        "هذا كتاب جديد.",
+        "שלום עולם",
+        "यह एक किताब है।",
+        "ภาษาไทย",
+        "Ὀδυσσεύς",
+        "\ufb01ne Ⅳ ½ ℃",
+        "I ♥ it 😀👍🏽👩\u200d👧!",
+    ],
+    *[
+        "e\u0301\u0327 o\u0308",
+        "tab\there\r\nand\u2028there",
+        "a\u200bb\u00adc\ufeffd\x00e\x07\x85f\u3000g",
+        "\ufffd",
+    ],
+    *[
+        "[MASK] is [CLS][SEP] not [mask]",
+        "$5 + 3^2 ~ `x` <= 7",
+        "don't, e.g. U.S.A.",
+        "w" * 100,
+        "w" * 101,
+        "",
+        " ",
+    ],
+    *["\U00020000\U0002f800\u3400", "two words " * 100, "\U000e0001\ue000", "constructor __proto__ toString"],
+]
+START = """
+const fs = require("fs");
+const { Encoder } = require("./encoder.js");
+const { cluster } = require("./similarity.js");
+const input = JSON.parse(fs.readFileSync(0, "utf8"));
+const load = (folder) => Encoder.load(async (path) => new Uint8Array(fs.readFileSync(`${folder}/${path}`)));
+const run = async () => { %s };
+run().then((result) => process.stdout.write(JSON.stringify(result)));
+"""
+
+
+def run_node(code: str, content):
+    """Run JavaScript in docs/demo, with the content as `input`, and return the object that it returns."""
+    command, text = ["node", "-e", START % code], json.dumps(content)
+    done = subprocess.run(command, input=text, capture_output=True, cwd=DEMO, encoding="utf-8")
+    assert done.returncode == 0, done.stderr[-1000:]
+    return json.loads(done.stdout)
+
+
+def random_lines(count: int, characters_in: float = 0.5) -> list[str]:
+    """Lines of words, of pieces of SENTENCES, and of any characters of Unicode's first 65,536.
+
+    characters_in: the part of the lines that have such characters.
+    """
+    draw = random.Random(0)
+    vocabulary = [
+        word.removeprefix("##") for word in Tokenizer.from_file(f"{MODEL}/tokenizer.json").get_vocab()
+    ]
+    characters = [chr(n) for n in range(0x10000) if not 0xD800 <= n < 0xE000]
+    pieces = [word for sentence in SENTENCES for word in sentence.split(" ")]
+    lines = []
+    for _ in range(count):
+        parts = draw.choices(vocabulary, k=4) + draw.choices(pieces, k=4)
+        if draw.random() < characters_in:
+            parts += draw.choices(characters, k=4)
+        draw.shuffle(parts)
+        lines.append(draw.choice([" ", "", "\u0301", "."]).join(parts))
+    return lines
+
+
+# ---------------------------------------------------------------------------------------- the model folder
+
+
+def test_the_committed_model_is_the_export_of_tiny(tmp_path):
+    """`python -m tmft export data/tiny docs/demo/model --format compact --dtype int4` makes it again.
+
+    On another CPU the search for a scale may end at another one of two that are equally good.
+    """
+    export(SentenceEncoder.from_pretrained(ROOT / "data/tiny"), tmp_path / "model", "compact", "int4")
+    (tmp_path / "model/encode.py").unlink()  # not committed twice: it is tmft/serving/numpy_encoder.py
+    (tmp_path / "model/README.md").unlink()
+    for path in (path for path in (tmp_path / "model").rglob("*") if path.is_file()):
+        committed = MODEL / path.relative_to(tmp_path / "model")
+        if path.suffix != ".safetensors":
+            assert path.read_bytes() == committed.read_bytes(), path.name
+            continue
+        ours, theirs = load_file(path), load_file(committed)
+        assert ours.keys() == theirs.keys()
+        for name in ours:
+            assert np.mean(ours[name] != theirs[name]) < 1e-3, name
+
+
+def test_what_the_page_loads_is_at_most_three_megabytes():
+    assert sum(path.stat().st_size for path in DEMO.rglob("*") if path.is_file()) < 3_000_000
+
+
+# ------------------------------------------------------------------------------------------------- in Node.js
+
+
+@NEEDS_NODE
+def test_tokens_are_those_of_the_tokenizers_library():
+    lines = SENTENCES + random_lines(10_000)
+    tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
+    tokenizer.enable_truncation(128)
+    found = run_node(
+        "const {tokenizer} = await load('model'); return input.map((x) => tokenizer.encode(x).ids);", lines
+    )
+    differing = {
+        line: (ours, theirs.ids)
+        for line, ours, theirs in zip(lines, found, tokenizer.encode_batch(lines), strict=True)
+        if ours != theirs.ids
+    }
+    # The library has the characters of Unicode 8. Those of later versions that are marks or punctuation, some
+    # hundred of these 65,536, are neither there.
+    assert len(differing) < 100 and not differing.keys() & set(SENTENCES), list(differing.items())[:3]
+
+
+@NEEDS_NODE
+@pytest.mark.parametrize("name", ["tiny", "cls, relu, Dense, prompt"])
+def test_embeddings_are_those_of_python(name, tmp_path):
+    folder = MODEL
+    if name != "tiny":
+        model = tiny_model(model_type="bert", hidden_act="relu")
+        model.pooling = "cls"
+        model.head_modules.extend([Dense(24, 8, activation="Tanh"), Normalize()])
+        model.prompts["query"], model.default_prompt_name = "a man ", "query"
+        export(model, tmp_path / "model", "compact", "int8")
+        folder = tmp_path / "model"
+    lines = SENTENCES + random_lines(200 - len(SENTENCES), characters_in=0)
+    code = "const encoder = await load(input[0]); return input[1].map((x) => [...encoder.encode(x)]);"
+    found = run_node(code, [str(folder), lines])
+    np.testing.assert_allclose(found, Encoder(folder).encode(lines), atol=1e-4)
+
+
+@NEEDS_NODE
+def test_groups_are_those_of_average_linkage_in_scipy():
+    draw = np.random.default_rng(0)
+    for count in (1, 2, 7, 30):
+        similarity = draw.uniform(-0.2, 1, (count, count))
+        similarity = (similarity + similarity.T) / 2
+        np.fill_diagonal(similarity, 1)
+        for threshold in (0.0, 0.4, 0.6):
+            found = run_node("return cluster(...input);", [similarity.tolist(), threshold])
+            expected = [1]
+            if count > 1:
+                tree = linkage(squareform(1 - similarity, checks=False), "average")
+                expected = fcluster(tree, 1 - threshold, "distance")
+            groups = {tuple(np.flatnonzero(expected == group).tolist()) for group in np.unique(expected)}
+            assert set(map(tuple, found)) == groups
+
+
+def copy_of_model(folder: Path) -> Path:
+    return Path(shutil.copytree(MODEL, folder / "model"))
+
+
+def change_weights(path: Path, change, layout: str = "1") -> None:
+    with safe_open(path, "np") as file:
+        metadata = file.metadata() | {"compact_layout": layout}
+    weights = load_file(path)
+    change(weights)
+    save_file(weights, path, metadata)
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+WORDS = "embeddings.word_embeddings.weight"
+SCALES = f"{WORDS}.scales"
+DAMAGES = {
+    "another layout": (
+        lambda folder: change_weights(folder / "model.safetensors", lambda weights: None, layout="2"),
+        "model.safetensors has the layout 2, this page reads 1",
+    ),
+    "no scales": (
+        lambda folder: change_weights(folder / "model.safetensors", lambda weights: weights.pop(SCALES)),
+        f"model.safetensors has no {SCALES}",
+    ),
+    "scales of a wrong shape": (
+        lambda folder: change_weights(
+            folder / "model.safetensors",
+            lambda weights: weights.update({SCALES: weights[SCALES][:, :3].copy()}),
+        ),
+        f"model.safetensors has {SCALES} of a wrong shape",
+    ),
+    "a matrix of a wrong shape": (
+        lambda folder: change_weights(
+            folder / "2_Dense/model.safetensors",
+            lambda weights: weights.update({"linear.bias": weights["linear.bias"][:100].copy()}),
+        ),
+        "2_Dense/model.safetensors has linear.bias of a wrong shape",
+    ),
+    "a number that is not finite": (
+        lambda folder: change_weights(
+            folder / "model.safetensors", lambda weights: weights[SCALES].fill(np.inf)
+        ),
+        f"{WORDS} with a number that is not finite",
+    ),
+    "weights cut short": (
+        lambda folder: cut_short(folder / "model.safetensors"),
+        "model.safetensors is cut short",
+    ),
+    "tokenizer cut short": (
+        lambda folder: cut_short(folder / "tokenizer.json"),
+        "tokenizer.json is cut short",
+    ),
+    "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json"),
+}
+
+
+@NEEDS_NODE
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_folder_gives_a_reason_and_no_encoder(damage, tmp_path):
+    change, reason = DAMAGES[damage]
+    folder = copy_of_model(tmp_path)
+    change(folder)
+    code = "try { await load(input); return 'loaded'; } catch (error) { return error.message; }"
+    assert reason in run_node(code, str(folder))
+
+
+# ---------------------------------------------------------------------------------------- in Chromium
+
+
+class Browser:
+    """A headless Chromium, by the WebDriver protocol."""
+
+    OPTIONS = (
+        "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking "
+        "disable-component-update disable-sync hide-scrollbars"
+    ).split()
+
+    def __init__(self, *options: str):
+        self.driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, encoding="utf-8")
+        line = next(line for line in self.driver.stdout if "successfully on port" in line)
+        port = line.rstrip(".\n").rpartition(" ")[2]
+        self.address = f"http://127.0.0.1:{port}/session"
+        arguments = {"args": [f"--{option}" for option in (*self.OPTIONS, *options)]}
+        session = self.post("", {"capabilities": {"alwaysMatch": {"goog:chromeOptions": arguments}}})
+        self.address += f"/{session['sessionId']}"
+
+    def post(self, path: str, content: dict):
+        request = urllib.request.Request(self.address + path, json.dumps(content).encode(), method="POST")
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)["value"]
+
+    def run(self, code: str):
+        """Return what JavaScript returns in the page."""
+        return self.post("/execute/sync", {"script": code, "args": []})
+
+    def wait_for(self, condition: str, seconds: float = 60) -> None:
+        end = time.monotonic() + seconds
+        while not self.run(f"return Boolean({condition});"):
+            assert time.monotonic() < end, (condition, self.run("return document.body.innerText"))
+            time.sleep(0.05)
+
+    def type(self, field: str, text: str) -> None:
+        element = self.post("/element", {"using": "css selector", "value": field})
+        self.post(f"/element/{next(iter(element.values()))}/clear", {})
+        self.post(f"/element/{next(iter(element.values()))}/value", {"text": text})
+
+    def close(self) -> None:
+        request = urllib.request.Request(self.address, method="DELETE")
+        urllib.request.urlopen(request, timeout=60).close()
+        with self.driver:
+            self.driver.terminate()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    browser = Browser()
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def serve():
+    """A function that serves a folder and returns its address and a list of the files that were asked for."""
+    servers = []
+
+    def start(folder: Path) -> tuple[str, list[str]]:
+        files = []
+
+        class Handler(http.server.SimpleHTTPRequestHandler):
+            def log_message(self, *words):
+                files.append(self.path)
+
+        server = http.server.ThreadingHTTPServer(
+            ("127.0.0.1", 0), functools.partial(Handler, directory=folder)
+        )
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_port}/", files
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+CELL = 'document.querySelector(`[data-pair="0,1"]`)'
+LINES = ["A man plays the guitar.", "Someone is making music.", "<b>It rains</b> & pours."]
+
+
+@NEEDS_CHROMIUM
+def test_the_page_compares_ranks_and_groups_what_one_types(browser, serve):
+    address, files = serve(DEMO)
+    browser.post("/url", {"url": address})
+    browser.wait_for("!document.getElementById('main').hidden && " + CELL)
+    loaded = len(files)
+    browser.type("#sentences", "\n".join(LINES))
+    browser.wait_for("document.querySelectorAll('#heat-map tbody tr').length === 3")
+    embeddings = Encoder(MODEL).encode(LINES)
+    shown = browser.run(
+        "return [...document.querySelectorAll('#heat-map tbody td')].map((x) => +x.textContent)"
+    )
+    np.testing.assert_allclose(np.reshape(shown, (3, 3)), embeddings @ embeddings.T, atol=0.0051)
+    browser.type("#query", "bad weather")
+    browser.wait_for("document.querySelector('#ranking .text')?.textContent.includes('rains')")
+    assert browser.run("return document.querySelector('#ranking .text').textContent") == LINES[2]
+    groups = browser.run("return [...document.querySelectorAll('#groups ul')].map((x) => x.innerText)")
+    assert groups == ["\n".join(LINES[:2]), LINES[2]]
+    # The keyboard moves through the chart, and what is chosen is said in words.
+    browser.run(CELL + ".focus()")
+    down = {"type": "keyDown", "value": "\ue015"}  # the arrow
+    browser.post("/actions", {"actions": [{"type": "key", "id": "keys", "actions": [down]}]})
+    assert browser.run("return document.activeElement.dataset.pair") == "1,1"
+    assert browser.run("return document.getElementById('pair').innerText").count(LINES[1]) == 2
+    assert len(files) == loaded  # once it is loaded, it asks for nothing
+
+
+@NEEDS_CHROMIUM
+@pytest.mark.parametrize("damage", ["another layout", "weights cut short", "no tokenizer"])
+def test_the_page_says_why_there_are_no_embeddings(damage, browser, serve, tmp_path):
+    change, reason = DAMAGES[damage]
+    folder = Path(shutil.copytree(DEMO, tmp_path / "demo"))
+    change(folder / "model")
+    browser.post("/url", {"url": serve(folder)[0]})
+    browser.wait_for("!document.getElementById('problem').hidden")
+    assert reason in browser.run("return document.querySelector('[role=alert]').innerText")
+    assert browser.run("return document.getElementById('main').hidden && !" + CELL)
+
+
+@NEEDS_CHROMIUM
+def test_a_page_without_a_server_says_what_to_do(browser):
+    browser.post("/url", {"url": (DEMO / "index.html").as_uri()})
+    browser.wait_for("!document.getElementById('problem').hidden")
+    assert "Choose the folder “model”" in browser.run("return document.body.innerText")
