@@ -291,7 +291,7 @@ def make_output(kind, path, tmp_path):
 
 @pytest.mark.parametrize("kind", ["symlink", "dangling symlink", "pipe", "hard link"])
 @pytest.mark.parametrize("name", ["x.npy", "x.npy.json"])
-def test_an_output_that_is_the_text_or_no_ordinary_file_is_refused(kind, name, text, tmp_path, tiny_folder):
+def test_an_output_that_is_the_text_or_no_regular_file_is_refused(kind, name, text, tmp_path, tiny_folder):
     content = text.read_bytes()
     make_output(kind, tmp_path / name, tmp_path)
     before = sorted(path.name for path in tmp_path.iterdir())

@@ -14,7 +14,7 @@ from tmft.distributed import single_process
 from tmft.errors import InputError
 from tmft.models.bert import FeedForward
 from tmft.serving import quantization
-from tmft.serving.embedding_identity import digest_weights
+from tmft.serving.embedding_identity import digest_weights, name_precision
 from tmft.serving.encode_file import encode_file
 from tmft.serving.quantization import (
     VNNI,
@@ -22,7 +22,6 @@ from tmft.serving.quantization import (
     Int8FeedForward,
     Int8SelfAttention,
     SmoothQuantizer,
-    encode_precision,
     set_encode_precision,
 )
 
@@ -195,14 +194,14 @@ def test_a_file_is_not_resumed_in_another_precision(tmp_path):
     text, out = tmp_path / "x.txt", tmp_path / "x.npy"
     text.write_text("a dog\n" * 9)
     model, alone = tiny_model(), single_process(torch.device("cpu"))
-    assert encode_precision(model) == "fp32"
+    assert name_precision(model) == "fp32"
     with (
         patch("tmft.serving.encode_file.write_npy", side_effect=KeyboardInterrupt),
         pytest.raises(KeyboardInterrupt),
     ):
         encode_file(model, text, out, alone)
     set_encode_precision(model, "bf16")
-    assert encode_precision(model) == "bf16"
+    assert name_precision(model) == "bf16"
     with pytest.raises(InputError, match=r"embeddings of another model \(weights, precision\)"):
         encode_file(model, text, out, alone)
 

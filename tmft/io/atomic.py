@@ -42,9 +42,9 @@ def write_file(path: Path, content: str | Callable[[Path], None]) -> None:
 
     content: the text, or a function that writes a file at the path it is called with.
     The new file is made in a folder that only this user can enter, and moved to its place when complete.
-    Raises InputError if the file cannot be written, or if something else than an ordinary file is there.
+    Raises InputError if the file cannot be written, or if something else than a regular file is there.
     """
-    check_ordinary(path)
+    check_regular(path)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary_sibling(path.parent) as temporary_folder:
@@ -82,7 +82,7 @@ def replacing_files(folder: Path, stale: Iterable[str] = ()) -> Iterator[Path]:
             yield new_folder
             names = [path.relative_to(new_folder) for path in new_folder.rglob("*") if path.is_file()]
             for name in names:
-                check_ordinary(folder / name)
+                check_regular(folder / name)
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
             for name in names:
                 os.replace(new_folder / name, folder / name)
@@ -194,8 +194,8 @@ def is_alive(process_id: int) -> bool:
     return True
 
 
-def check_ordinary(path: Path) -> None:
-    """Raise InputError if something else than an ordinary file is at a path that is to be written.
+def check_regular(path: Path) -> None:
+    """Raise InputError if something else than a regular file is at a path that is to be written.
 
     To write there would replace a device or a pipe by a file. A symbolic link is refused, whatever it points
     to: whoever made it, in a folder that several users can write to, would choose the file that is replaced,
@@ -206,7 +206,7 @@ def check_ordinary(path: Path) -> None:
     except OSError:  # it does not exist, or cannot be reached, which is reported when it is written
         return
     if not stat.S_ISREG(mode):
-        kind = next((name for is_kind, name in FILE_KINDS.items() if is_kind(mode)), "no ordinary file")
+        kind = next((name for is_kind, name in FILE_KINDS.items() if is_kind(mode)), "no regular file")
         remedy = "name the file that it points to" if stat.S_ISLNK(mode) else "name a file"
         raise InputError(f"cannot write {path}: it is {kind}, {remedy}")
 
@@ -219,7 +219,7 @@ def check_writable(*paths: Path | None, inputs: Iterable[Path | str | None] = ()
     """
     sources = [Path(path) for path in inputs if path is not None]
     for path in filter(None, paths):
-        check_ordinary(path)
+        check_regular(path)
         folder = next(parent for parent in path.absolute().parents if parent.exists())
         if not (folder.is_dir() and os.access(folder, os.W_OK)):
             raise InputError(f"cannot write {path}: {folder} is not a folder that can be written")
@@ -239,8 +239,8 @@ def check_output_folder(
     """Raise InputError if files could not be written into a folder at the end of the work; None is skipped.
 
     An output has a folder of its own, which need not exist: not the current folder, nor one above it, where
-    its files would be among others of the user. Its entries must be ordinary files and folders, see
-    check_ordinary. inputs: files and folders that the work reads; the folder must not be one of them.
+    its files would be among others of the user. Its entries must be regular files and folders, see
+    check_regular. inputs: files and folders that the work reads; the folder must not be one of them.
     is_new: whether nothing may be there yet.
     """
     if folder is None:
@@ -262,7 +262,7 @@ def check_output_folder(
         raise InputError(f"cannot write {folder} ({describe_error(error)}): check its permissions") from None
     for entry in entries:
         if not entry.is_dir():
-            check_ordinary(entry)
+            check_regular(entry)
 
 
 def is_same_file(a: Path, b: Path) -> bool:

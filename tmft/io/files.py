@@ -120,7 +120,7 @@ def file_mode(path: Path) -> int:
 
 
 def is_file(path: Path) -> bool:
-    """Return whether a path is an ordinary file. Raises InputError as file_mode does."""
+    """Return whether a path is a regular file. Raises InputError as file_mode does."""
     return stat.S_ISREG(file_mode(path))
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from tmft.device import PRECISIONS
 from tmft.formatting import to_json
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.serving.quantization import encode_precision
 
 
 def model_record(model: SentenceEncoder, prompt: str | None = None) -> dict[str, object]:
@@ -23,6 +23,7 @@ def model_record(model: SentenceEncoder, prompt: str | None = None) -> dict[str,
     Weights, configuration, tokenizer and token weights are given by a digest. The folder or hub id of the
     model is not part of it: a copy is the same model, and the same folder may get other weights.
     """
+    precision = name_precision(model)
     encoder, tokenizer, weights = model.encoder, model.tokenizer, model.token_weights
     tokenizer_settings = [tokenizer.special_tokens, tokenizer.add_special_tokens, tokenizer.pad_id]
     modules = [[type(module).__name__, module.config] for module in model.head_modules]
@@ -40,9 +41,17 @@ def model_record(model: SentenceEncoder, prompt: str | None = None) -> dict[str,
         "dimensions": model.dimensions,
         "prompt": model.prompt if prompt is None else prompt,
         "max_length": model.max_length,
-        "precision": encode_precision(model),
+        "precision": precision,
         "tokenizer": digest(tokenizer.backend.to_str() + to_json(tokenizer_settings)),
     }
+
+
+def name_precision(model: SentenceEncoder) -> str:
+    """Return the precision in which a model encodes: "int8", or the name of its dtype in PRECISIONS."""
+    if any(hasattr(module, "weight_digest") for module in model.modules()):  # of quantization.py
+        return "int8"
+    names = {dtype: name for name, dtype in PRECISIONS.items()}
+    return names.get(model.dtype, str(model.dtype))
 
 
 def names_that_differ(before: dict[str, Any], now: dict[str, Any]) -> list[str]:

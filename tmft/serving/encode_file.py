@@ -30,7 +30,7 @@ import numpy as np
 from tmft.device import progress_bar
 from tmft.distributed import Processes
 from tmft.errors import InputError, describe_error
-from tmft.io.atomic import check_ordinary, folder_lock, private_folder, write_file
+from tmft.io.atomic import check_regular, folder_lock, private_folder, write_file
 from tmft.io.files import reading
 from tmft.io.tables import check_pyarrow, read_rows, read_texts, table_kind
 from tmft.io.text import STDIN
@@ -184,7 +184,7 @@ class PartFile:
 
         What follows them is cut off: the last block may be incomplete, or zeros after a power failure.
         """
-        check_ordinary(self.path)  # to open a pipe would wait for its other end
+        check_regular(self.path)  # to open a pipe would wait for its other end
         if not self.path.exists():
             return []
         with reading(self.path, "remove it"), open(self.path, "rb+") as file:

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmft.device import PRECISIONS, choose_precision
+from tmft.device import choose_precision
 from tmft.errors import InputError, check_choice
 from tmft.models.bert import FeedForward, SelfAttention
 from tmft.sentence_encoder import SentenceEncoder
@@ -315,11 +315,3 @@ def set_encode_precision(model: SentenceEncoder, precision: str) -> None:
     """
     check_choice("precision", precision, ENCODE_PRECISIONS)
     ENCODE_PRECISIONS[precision](model)
-
-
-def encode_precision(model: SentenceEncoder) -> str:
-    """Return the precision in which a model encodes: "int8", or the name of its dtype in PRECISIONS."""
-    if any(isinstance(module, DynamicInt8Linear) for module in model.modules()):
-        return "int8"
-    names = {dtype: name for name, dtype in PRECISIONS.items()}
-    return names.get(model.dtype, str(model.dtype))
