@@ -7,11 +7,12 @@ files of a hub id are downloaded when they are asked for, into the cache of hugg
 
 import logging
 import os
+import stat
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -41,7 +42,7 @@ from tmft.checkpoints.tokenizer_config import (
 )
 from tmft.checkpoints.weights import WEIGHT_FILES, WeightFiles, parse_index
 from tmft.errors import InputError, did_you_mean
-from tmft.io.files import FileState, check_symlink, file_digest, file_state, read_json, reading
+from tmft.io.files import check_symlink, file_digest, read_json, reading
 from tmft.io.paths import PACKAGE_DATA
 from tmft.models.base import EncoderConfig
 from tmft.models.registry import config_from_dict
@@ -60,6 +61,14 @@ VOCABULARY_FILES = (
 MODULES_WITH_WEIGHTS = ("Dense", "LayerNorm", WORD_WEIGHTS)
 Parsed = TypeVar("Parsed")
 log: logging.Logger = logging.getLogger("tmft")
+
+
+class FileState(NamedTuple):
+    """What changes when a file is written or replaced: its size in bytes, time of change and inode."""
+
+    size: int
+    modified: int
+    inode: int
 
 
 class ModelFolder:
@@ -317,6 +326,15 @@ class ModelFolder:
             )
         return config
 
+    def tokenizer_files(self) -> list[str]:
+        """Return the names, in the folder of the encoder, of the files that hold the vocabulary.
+
+        It is tokenizer.json alone, or else those of VOCABULARY_FILES that are there, which may be none.
+        """
+        if self.find(self.in_encoder("tokenizer.json")):
+            return ["tokenizer.json"]
+        return [name for name in VOCABULARY_FILES if self.find(self.in_encoder(name))]
+
     # ------------------------------------------------------------------------------------ all of its files
 
     def file_names(self, weights: bool = True) -> list[str]:
@@ -327,11 +345,11 @@ class ModelFolder:
         names = {*ST_CONFIG_FILES, "config.json"}
         names |= {
             self.in_encoder(name)
-            for name in ("config.json", "sentence_bert_config.json", *TOKENIZER_CONFIG_FILES)
+            for name in (
+                *("config.json", "sentence_bert_config.json"),
+                *(*TOKENIZER_CONFIG_FILES, *self.tokenizer_files()),
+            )
         }
-        tokenizer_json = self.in_encoder("tokenizer.json")
-        vocabulary = [] if self.find(tokenizer_json) else map(self.in_encoder, VOCABULARY_FILES)
-        names |= {tokenizer_json, *vocabulary}
         for kind, subfolder in self.modules:
             if subfolder:
                 names.add(f"{subfolder}/config.json")
@@ -348,3 +366,21 @@ class ModelFolder:
     def is_unchanged(self) -> bool:
         """Return whether every file that was looked for is still as it was: the parts belong together."""
         return all(file_state(self.path / name) == state for name, state in self.states.items())
+
+
+def file_state(path: Path) -> FileState | None:
+    """Return the state of a regular file; None if there is none at this path.
+
+    Raises InputError if a folder on the way may not be entered: the file may well be there.
+    """
+    try:
+        state = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: the path has a zero byte
+        return None
+    except OSError as error:
+        raise InputError(
+            f"{str(path)[-200:]} cannot be opened ({error.strerror}): check the path, and the permissions of "
+            "its folders"
+        ) from None
+    is_regular = stat.S_ISREG(state.st_mode)
+    return FileState(state.st_size, state.st_mtime_ns, state.st_ino) if is_regular else None

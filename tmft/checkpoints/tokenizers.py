@@ -33,7 +33,7 @@ import logging
 from pathlib import Path
 
 import tokenizers
-from tokenizers import AddedToken, models, normalizers, processors
+from tokenizers import AddedToken, normalizers
 
 from tmft.checkpoints.model_folder import VOCABULARY_FILES, ModelFolder
 from tmft.checkpoints.tokenizer_config import TokenizerConfig
@@ -42,11 +42,15 @@ from tmft.checkpoints.tokenizer_kinds import (
     KIND_BY_CLASS,
     TOKENIZER_KINDS,
     TokenizerKind,
+    choose_kind,
+    infer_kind,
+    kinds_of_files,
+    name_special_tokens,
     post_processor_from_ids,
+    post_processor_from_settings,
 )
 from tmft.errors import InputError
 from tmft.io.files import reading
-from tmft.models.registry import FAMILIES
 from tmft.models.static import UNLIMITED_LENGTH
 
 UNCHANGED_CLASS = "PreTrainedTokenizerFast"  # the class of transformers that uses tokenizer.json unchanged
@@ -217,14 +221,17 @@ def load_tokenizer(
     """
     folder = folder if isinstance(folder, ModelFolder) else ModelFolder(folder)
     is_static, path = folder.is_static, folder.encoder_path
-    config = folder.tokenizer_config()
-    tokenizer_json = folder.find(folder.in_encoder("tokenizer.json"))
-    is_from_json = tokenizer_json is not None
-    with reading(tokenizer_json or path):
-        if tokenizer_json is not None:
-            backend, kind, is_rebuilt = read_json_backend(tokenizer_json, config, is_static)
+    config, files = folder.tokenizer_config(), folder.tokenizer_files()
+    is_from_json = files == ["tokenizer.json"]
+    kinds = [] if is_from_json else kinds_of_files(files, config)
+    if not (is_from_json or kinds):
+        expected = ", ".join(["tokenizer.json", *VOCABULARY_FILES])
+        raise InputError(f"no tokenizer in {folder.name}: expected one of {expected}")
+    with reading(path / "tokenizer.json" if is_from_json else path):
+        if is_from_json:
+            backend, kind, is_rebuilt = read_json_backend(path / "tokenizer.json", config, is_static)
         else:
-            (backend, kind), is_rebuilt = read_vocabulary_files(folder, config), True
+            (backend, kind), is_rebuilt = read_vocabulary_files(path, kinds, config), True
         special_tokens = name_special_tokens(backend, kind, config, is_static)
         missing = [name for name in kind.required_tokens if name not in special_tokens]
         if missing and not is_static:
@@ -292,120 +299,26 @@ def read_json_backend(
     return backend, kind, True
 
 
-def choose_kind(
-    backend: tokenizers.Tokenizer, backend_kind: str | None, config: TokenizerConfig
-) -> tuple[str, bool]:
-    """Choose the kind of a tokenizer.json: return (name, is_unchanged).
-
-    name: the kind is that of the class in tokenizer_config.json, else the one that infer_kind infers,
-    else that of the model_type in config.json; "generic" if none of them is known, or if the file has another
-    type of model than the kind. So a BERT with the tokenizer of an XLM-RoBERTa is read correctly.
-    is_unchanged: whether the file is used as it is, because the class asks for it, is not known or does not
-    fit the file, or because transformers always does so for this model_type.
-    backend_kind: the result of infer_kind.
-    """
-    named = KIND_BY_CLASS.get(config.class_name)
-    family = FAMILIES.get(config.model_type)
-    is_unchanged = (family is not None and family.keeps_tokenizer_json) or named == "generic"
-    is_unchanged = is_unchanged or (bool(config.class_name) and named is None)
-    known_names = [named, backend_kind, family.tokenizer if family else None]
-    for name in filter(None, [backend_kind] if is_unchanged else known_names):
-        model = TOKENIZER_KINDS[name].model
-        if model is not None and isinstance(backend.model, model):
-            return name, is_unchanged or named not in (None, name)
-    return "generic", True
-
-
-def infer_kind(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> str | None:
-    """Infer the kind of a tokenizer from its model and from the tokens that it puts around a text.
-
-    Returns None if these do not show it: nothing in a byte-pair model is typical of one kind.
-    """
-    around = [backend.id_to_token(id) for id in backend.encode("").ids]
-    if isinstance(backend.model, models.WordPiece):
-        return "mpnet" if around == ["<s>", "</s>"] else "bert"
-    if not isinstance(backend.model, models.Unigram):
-        return None
-    if around == [config.special_tokens.get("eos_token", "</s>")]:
-        return "t5"
-    if around == ["<s>", "</s>"]:
-        return "xlm-roberta" if backend.token_to_id("<s>NOTUSED") is None else "camembert"
-    if around == ["[CLS]", "[SEP]"]:
-        return "deberta" if backend.token_to_id("[PAD]") is not None else "albert"
-    return None
-
-
 def read_vocabulary_files(
-    folder: ModelFolder, config: TokenizerConfig
+    path: Path, kinds: list[str], config: TokenizerConfig
 ) -> tuple[tokenizers.Tokenizer, TokenizerKind]:
     """Build the tokenizer of a folder without tokenizer.json: return (backend, kind).
 
-    The kind is that of the class in tokenizer_config.json or of the model_type in config.json, if its files
-    are there; else the first one in TOKENIZER_KINDS whose files are there and have the tokens that it needs.
-    Raises InputError if there is none.
+    kinds: names of kinds whose files are there. The first one is used whose vocabulary has the tokens that it
+    needs; if none has them, the first one.
     """
-    candidates = {
-        name: kind.read
-        for name, kind in TOKENIZER_KINDS.items()
-        if kind.read and all(folder.find(folder.in_encoder(file)) for file in kind.vocabulary_files)
-    }
-    if not candidates:
-        expected = ", ".join(["tokenizer.json", *VOCABULARY_FILES])
-        raise InputError(f"no tokenizer in {folder.name}: expected one of {expected}")
-    family = FAMILIES.get(config.model_type)
-    named = [KIND_BY_CLASS.get(config.class_name), family.tokenizer if family else None]
-    known = [name for name in named if name is not None and name in candidates][:1]
-    names = known or list(candidates)
-    for name in names:
+
+    def read(name: str) -> tuple[tokenizers.Tokenizer, TokenizerKind]:
+        """Return the tokenizer of a kind without added tokens, and the kind."""
         kind = TOKENIZER_KINDS[name]
-        with reading(folder.encoder_path / kind.vocabulary_files[-1]):
-            backend = candidates[name](folder.encoder_path, config)
+        assert kind.read is not None
+        with reading(path / kind.vocabulary_files[-1]):
+            return kind.read(path, config), kind
+
+    for name in kinds:
+        backend, kind = read(name)
         backend.add_tokens(config.added_tokens)
         texts = {**kind.special_tokens, **config.special_tokens}
         if all(backend.token_to_id(texts[key]) is not None for key in kind.required_tokens):
             return backend, kind
-    return candidates[names[0]](folder.encoder_path, config), TOKENIZER_KINDS[names[0]]
-
-
-def post_processor_from_settings(
-    backend: tokenizers.Tokenizer, special_tokens: dict[str, str], config: TokenizerConfig
-) -> processors.TemplateProcessing:
-    """Return the post-processor that add_bos_token and add_eos_token of tokenizer_config.json ask for.
-
-    It is used for kinds without a template if there is no tokenizer.json. special_tokens: {name: text}.
-    """
-
-    def added_ids(name: str) -> list[int]:
-        """Return the id of a special token in a list, which is empty if it is not to be added."""
-        is_added = config.flag(f"add_{name}", False) and name in special_tokens
-        id = backend.token_to_id(special_tokens[name]) if is_added else None
-        return [] if id is None else [id]
-
-    return post_processor_from_ids(backend, added_ids("bos_token"), added_ids("eos_token"))
-
-
-def name_special_tokens(
-    backend: tokenizers.Tokenizer, kind: TokenizerKind, config: TokenizerConfig, is_static: bool
-) -> dict[str, str]:
-    """Return the special tokens as {name: text}, and add them to backend, so that it finds them in texts.
-
-    Tokens that the vocabulary lacks are left out, unless the kind extends it. In static models special tokens
-    in a text are found only if tokenizer.json says so, as in model2vec.
-    is_static: whether the model is static.
-    """
-    texts = kind.special_tokens | config.special_tokens
-    if is_static:
-        texts = {name: texts[name] for name in kind.special_tokens}
-    if not kind.extends_vocabulary:
-        texts = {name: text for name, text in texts.items() if backend.token_to_id(text) is not None}
-    if not is_static:
-        known = {token.content for token in backend.get_added_tokens_decoder().values()}
-        tokens = [
-            stated
-            if isinstance(stated := config.tokens.get(name), AddedToken)
-            else kind.added_token(name, text)
-            for name, text in texts.items()
-            if text not in known
-        ]
-        backend.add_tokens(tokens)
-    return texts
+    return read(kinds[0])

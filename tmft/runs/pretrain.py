@@ -10,7 +10,7 @@ import torch
 
 from tmft.checkpoints.load import load_encoder_with_report
 from tmft.checkpoints.model_card import model_card
-from tmft.checkpoints.model_folder import VOCABULARY_FILES, ModelFolder
+from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.tokenizers import Tokenizer, check_vocab_size, load_tokenizer
 from tmft.device import choose_precision
 from tmft.distributed import Processes
@@ -207,8 +207,7 @@ def from_scratch(
         folder, encoder_config = ModelFolder(source.parent), config_from_dict(read_json(source))
     else:
         folder, encoder_config = source, source.config()
-    has_tokenizer = any(map(folder.find, map(folder.in_encoder, ("tokenizer.json", *VOCABULARY_FILES))))
-    if config.vocab_size is None and has_tokenizer:
+    if config.vocab_size is None and folder.tokenizer_files():
         tokenizer = load_tokenizer(folder)
         vocabulary = f"the vocabulary in {folder.name}"
     else:
