@@ -27,7 +27,7 @@ from tmft.runs.run_folder import (
     lock_run_folder,
     save_heads,
 )
-from tmft.runs.run_result import card_data_from_result, fine_tuning_result, format_provenance, write_result
+from tmft.runs.run_result import fine_tuning_result, format_provenance, write_result
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.training.all_layers import AllLayersEmbed
 from tmft.training.callbacks import Callback
@@ -36,7 +36,6 @@ from tmft.training.freezing import FreezeLayers, FrozenEmbeddings, check_trainab
 from tmft.training.gradient_cache import GradientCache
 from tmft.training.gradient_surgery import GRADIENT_SURGERY
 from tmft.training.loop import fit
-from tmft.training.loop_state import EpochResult
 from tmft.training.model_options import apply_training_options
 from tmft.training.multitask import MultiTask, make_training_tasks
 from tmft.training.task import Embed, PackedEmbed, TrainingTask
@@ -65,26 +64,32 @@ def fine_tune(
         return
     check_same_on_all_processes(digests, processes)
 
-    torch.manual_seed(config.seed)  # random weights, if asked for, and dropout
-    model = SentenceEncoder.from_pretrained(
-        run.init_folder, config.num_loaded_layers, config.pooling, config.max_length, config.init
-    )
-    model.to(processes.device).source = config.init_from or config.ckpt
-    model.similarity_fn_name = "cosine"  # what the losses and the score on dev compare embeddings by
-    sentences = [sentence for splits in data.values() for sentence in splits["train"].sentences]
-    apply_training_options(model, config.token_weights, sentences, config.projection, config.keep_layers)
-    data = subsample_train(data, config.train_fraction, config.seed)
-    tasks = make_training_tasks(config.task, model.dimensions, data, config.loss_weights)
-    metric = config.task.metric
-
     # The checkpoint has the state of an interrupted run, if there was one.
     with lock_run_folder(folder, config.to_flat_dict(), processes, digests) as checkpoint:
+        torch.manual_seed(config.seed)  # random weights, if asked for, and dropout
+        model = SentenceEncoder.from_pretrained(
+            run.init_folder, config.num_loaded_layers, config.pooling, config.max_length, config.init
+        )
+        model.to(processes.device).source = config.init_from or config.ckpt
+        model.similarity_fn_name = "cosine"  # what the losses and the score on dev compare embeddings by
+        sentences = [sentence for splits in data.values() for sentence in splits["train"].sentences]
+        apply_training_options(model, config.token_weights, sentences, config.projection, config.keep_layers)
+        data = subsample_train(data, config.train_fraction, config.seed)
+        tasks = make_training_tasks(config.task, model.dimensions, data, config.loss_weights)
+
         print(run_header(run, model, {name: len(splits["train"]) for name, splits in data.items()}))
         task, embed, own = assemble_training(model, tasks, recipe, config.seed, processes, checkpoint)
-        epochs = []
+        metric, epochs = config.task.metric, []
         for epoch in fit(model, task, recipe, config.seed, embed, [*own, *callbacks]):
             epochs.append(epoch)
-            print(epoch_line(epochs, metric, recipe.epochs), flush=True)
+            mark = "*" if epoch.is_best else " "  # the best score on dev so far
+            seconds_left = (recipe.epochs - epoch.epoch) * statistics.mean(e.seconds for e in epochs)
+            print(
+                f"epoch {epoch.epoch:2}/{recipe.epochs} | loss {epoch.loss:.4f} | "
+                f"dev {metric} {percent(epoch.dev[metric])} {mark} | lr {epoch.lr:.1e} | "
+                f"{epoch.pairs_per_second:.0f} pairs/s | {format_duration(seconds_left)} left",
+                flush=True,
+            )
             if epoch.is_best:
                 best = epoch
                 model.save_pretrained(folder)  # now, so that a run that is stopped leaves its best model
@@ -93,7 +98,7 @@ def fine_tune(
         test = task.evaluate(embed, "test", best.dev)
         save_predictions(test.predictions, folder)
         result = fine_tuning_result(run, model, epochs, test.metrics, arguments, digests)
-        write_result(folder, result, model.model_card(card_data_from_result(result)))
+        write_result(folder, result, model)
     print(f"test {metric} {percent(test.metrics[metric])} at epoch {best.epoch}, the best on dev: {folder}")
 
 
@@ -129,14 +134,11 @@ def assemble_training(
         callbacks.append(FreezeLayers(model, recipe.freeze_layers))
         check_trainable(model, tasks)
         if freezes_all(model, recipe.freeze_layers):
-            task.tokenize(model)
-            embed = FrozenEmbeddings(model, [*task.train_token_ids, *task.dev_token_ids])
+            embed = FrozenEmbeddings(model, task)
 
     if recipe.all_layers or recipe.matryoshka_dims:
         num_layers = len(model.encoder.layers) if recipe.all_layers else None
         sub_embeddings = SubEmbeddings(model.dimensions, recipe.matryoshka_dims or (), num_layers, seed)
-        if recipe.all_layers:
-            embed = AllLayersEmbed(model, sub_embeddings)
         for name, single in tasks.items():
             if recipe.matryoshka_dims and list(single.objective.parameters()):
                 raise InputError(
@@ -145,6 +147,8 @@ def assemble_training(
                     "matryoshka_dims",
                 )
             single.loss = NestedLoss(single.objective, sub_embeddings, recipe.all_layers or "mean")
+        if recipe.all_layers:
+            embed = AllLayersEmbed(model, sub_embeddings)
 
     if recipe.mini_batch_size or (processes and processes.world_size > 1):
         embed = GradientCache(embed, recipe.mini_batch_size, processes)
@@ -168,18 +172,3 @@ def run_header(run: Run, model: SentenceEncoder, num_examples: dict[str, int]) -
         model.compatibility_note,
     ]
     return "\n".join(str(line) for line in lines if line)
-
-
-def epoch_line(epochs: list[EpochResult], metric: str, num_epochs: int) -> str:
-    """Return the line that is printed after an epoch; * marks a dev score that is the best so far.
-
-    epochs: all epochs so far; the line is about the last one. metric: the score on dev to print. num_epochs:
-    number of epochs of the whole run.
-    """
-    epoch, seconds = epochs[-1], statistics.mean(epoch.seconds for epoch in epochs)
-    score, mark = percent(epoch.dev[metric]), "*" if epoch.is_best else " "
-    time_left = format_duration((num_epochs - epoch.epoch) * seconds)
-    return (
-        f"epoch {epoch.epoch:2}/{num_epochs} | loss {epoch.loss:.4f} | dev {metric} {score} {mark} | "
-        f"lr {epoch.lr:.1e} | {epoch.pairs_per_second:.0f} pairs/s | {time_left} left"
-    )

@@ -95,7 +95,8 @@ def lock_run_folder(
     """Create and lock the folder of a run during a with block, and open its training checkpoint.
 
     The checkpoint holds the state of an interrupted run, if there is one, and is removed after the block
-    unless an error is raised there. digests: of the files that the run reads; None compares none.
+    unless an error is raised there. A folder into which nothing was written is removed, too.
+    digests: of the files that the run reads; None compares none.
     """
     is_main = processes.rank == 0
     if is_main:
@@ -108,9 +109,14 @@ def lock_run_folder(
             check_same_settings(folder, "an unfinished", checkpoint.content["settings"], settings)
             check_same_inputs(folder, "an unfinished", checkpoint.content.get("digests", {}), digests or {})
             print(f"\n{folder}: resuming the interrupted run")
-        with checkpoint:
-            yield checkpoint
-            checkpoint.remove()
+        try:
+            with checkpoint:
+                yield checkpoint
+                checkpoint.remove()
+        finally:
+            if is_main:
+                with suppress(OSError):  # it is not empty, unless the run could not begin
+                    folder.rmdir()
 
 
 # -------------------------------------------------------------------------------------- comparing settings

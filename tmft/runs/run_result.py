@@ -61,9 +61,11 @@ def fine_tuning_result(
     }
 
 
-def write_result(folder: Path, result: dict[str, Any], card: str | None = None) -> None:
-    """Write result.json, which marks the run as finished. card: text of README.md, written before it."""
-    if card is not None:
+def write_result(folder: Path, result: dict[str, Any], model: SentenceEncoder | None = None) -> None:
+    """Write result.json, which marks the run as finished. model: its card, README.md, is written before."""
+    if model is not None:
+        card_data = card_data_from_result(result)
+        card = model.model_card(card_data)
         write_file(folder / "README.md", card)
     write_file(folder / RESULT_FILE, to_json({"format": FORMAT} | result))
 

@@ -1,7 +1,7 @@
 """Freezing layers: a callback that does not train the first layers, and an `embed` for a frozen encoder."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,8 @@ from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.training.callbacks import Callback
 from tmft.training.loop_state import LoopState
-from tmft.training.task import Batch, PackedEmbed
+from tmft.training.multitask import MultiTask
+from tmft.training.task import Batch, PackedEmbed, TrainingTask
 
 
 def freezes_all(model: SentenceEncoder, num_frozen: int) -> bool:
@@ -58,17 +59,19 @@ class FrozenEmbeddings(PackedEmbed):
     """Embeds sentences by a look-up: the frozen encoder encodes every distinct sentence once, beforehand.
 
     A step computes only the modules after the pooling, which may be trained.
-    token_ids: token ids of all sentences of train and dev. Their pooled outputs are kept in float32.
+    task: its sentences of train and dev are encoded; their pooled outputs are kept in float32.
     """
 
-    index: dict[tuple[int, ...], int]
-    pooled: Tensor
-
-    def __init__(self, model: SentenceEncoder, token_ids: Iterable[Sequence[int]]):
+    def __init__(self, model: SentenceEncoder, task: TrainingTask | MultiTask):
         super().__init__(model)
-        distinct = list(dict.fromkeys(map(tuple, token_ids)))
+        task.tokenize(model)
+        distinct = list(dict.fromkeys(map(tuple, chain(task.train_token_ids, task.dev_token_ids))))
         self.index = {ids: index for index, ids in enumerate(distinct)}
-        self.pooled = pooled_embeddings(model, distinct).to(self.device)  # (S, D) before the head modules
+        head_modules, model.head_modules = model.head_modules, nn.Sequential()
+        try:  # (S, D), before the head modules
+            self.pooled = model.embed_token_ids(distinct, show_progress_bar=True).to(self.device)
+        finally:
+            model.head_modules = head_modules
 
     def __call__(self, batch: Batch) -> Tensor:
         return self.look_up(batch.token_ids)
@@ -90,20 +93,8 @@ class FrozenEmbeddings(PackedEmbed):
             return self.look_up(token_ids).cpu()
 
 
-def pooled_embeddings(model: SentenceEncoder, token_ids: Sequence[Sequence[int]]) -> Tensor:
-    """Embed S sentences without the modules after the pooling; return (S, D) float32 on the CPU.
-
-    token_ids: the ids of each sentence.
-    """
-    head_modules, model.head_modules = model.head_modules, nn.Sequential()
-    try:
-        return model.embed_token_ids(token_ids, show_progress_bar=True)
-    finally:
-        model.head_modules = head_modules
-
-
-def check_trainable(model: SentenceEncoder, tasks: dict[str, Any]) -> None:
-    """Raise InputError if all weights are frozen that a task could train. tasks: name -> TrainingTask."""
+def check_trainable(model: SentenceEncoder, tasks: dict[str, TrainingTask]) -> None:
+    """Raise InputError if all weights are frozen that a task could train."""
     for name, task in tasks.items():
         weights = [*model.parameters(), *task.objective.parameters()]
         if not any(weight.requires_grad for weight in weights):

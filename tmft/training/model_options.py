@@ -26,6 +26,8 @@ def apply_training_options(
     Raises InputError if the checkpoint has a different projection, if its first layer cannot be removed, or
     if the changed model could not be saved.
     """
+    if projection:
+        add_projection(model, projection)
     if keep_layers:
         reason = FAMILIES[model.encoder.config.model_type].first_layer_needed
         if reason and 0 not in keep_layers:
@@ -33,8 +35,6 @@ def apply_training_options(
         model.encoder.keep_layers(keep_layers)
     if token_weights:
         model.set_token_weights(token_weights, texts)
-    if projection:
-        add_projection(model, projection)
     model.check_can_be_saved()  # now, and not after the first epoch
 
 

@@ -115,19 +115,13 @@ class TrainingTask:
 
     objective: an object of one of the classes in OBJECTIVES, made for embeddings of this width: the loss, and
         the predictions that the metric scores.
-    examples: name of a split -> its examples; "train" and "dev" are needed to train.
+    examples: name of a split -> its examples, of "train", "dev" and, to evaluate it, "test".
     loss_weight: factor of the loss if several tasks are trained at once.
     name: name of the task; "" if there is only one.
     """
 
-    task: Task
-    objective: Objective
-    examples: dict[str, Examples]
-    loss_weight: float
-    name: str
     train_token_ids: TokenizedCorpus
     dev_token_ids: list[list[int]]
-    target: Tensor
     device: torch.device
 
     def __init__(
@@ -141,6 +135,7 @@ class TrainingTask:
         self.task, self.objective, self.examples = task, objective, examples
         self.loss_weight, self.name = loss_weight, name
         self.loss: Objective | NestedLoss = objective  # or a NestedLoss around it
+        self.target = labels_to_targets(examples["train"].labels, task)
 
     @property
     def objectives(self) -> list[Objective]:
@@ -166,7 +161,7 @@ class TrainingTask:
         """Tokenize the sentences of train and dev once, for all epochs."""
         self.train_token_ids = model.tokenize_to_corpus(self.examples["train"].sentences)
         self.dev_token_ids = model.tokenize(self.examples["dev"].sentences)
-        self.target, self.device = labels_to_targets(self.examples["train"].labels, self.task), model.device
+        self.device = model.device
 
     def plan_steps(self, batch_size: int, generator: torch.Generator) -> list[list[Any]]:
         """Return the steps of an epoch, with one batch each: [[(task, indices of its examples)], ...].
