@@ -686,16 +686,16 @@ class SentenceEncoder(nn.Module):
         """
         folder, dtype = Path(folder), dtype or self.dtype
         self.check_can_be_saved()
+        settings = self.to_folder_config()
+        padding_side = FAMILIES[self.encoder.config.model_type].padding_side
+        tokenizer_files = self.tokenizer.to_files(self.max_length, padding_side)
+        pooled_width = layer_mix_width(self.layers, self.encoder.config)
         with replacing_files(folder, stale=ST_CONFIG_FILES) as new:
             save_encoder(self.encoder, new, dtype=dtype)
-            padding_side = FAMILIES[self.encoder.config.model_type].padding_side
-            for name, content in self.tokenizer.to_files(self.max_length, padding_side).items():
+            for name, content in tokenizer_files.items():
                 write_file(new / name, content)
             is_static = not self.tokenizer.add_special_tokens
-            pooled_width = layer_mix_width(self.layers, self.encoder.config)
-            write_st_folder(
-                new, self.to_folder_config(), pooled_width, self.tokenizer.vocabulary, is_static, dtype
-            )
+            write_st_folder(new, settings, pooled_width, self.tokenizer.vocabulary, is_static, dtype)
             write_file(new / "README.md", self.model_card())
 
     def check_can_be_saved(self) -> None:
@@ -737,6 +737,7 @@ class SentenceEncoder(nn.Module):
         is saved as, which is loaded by other code; '' if it is saved as weights.
         """
         config, num_layers = self.to_folder_config(), len(self.encoder.layers)
+        layer_mix = format_layer_mix(self.layers) if self.layers else str(num_layers)
         usage = UsageInfo(
             transformers_class(self.encoder),
             config.is_plain_mean,
@@ -748,7 +749,7 @@ class SentenceEncoder(nn.Module):
             self.source,
             num_layers,
             f" {num_layers} of {num_layers} layer" not in self.load_report,
-            format_layer_mix(self.layers) if self.layers else str(num_layers),
+            layer_mix,
             self.dimensions,
             self.pooling,
             self.max_length,

@@ -205,7 +205,7 @@ def test_no_damaged_state_is_resumed(optimizer, tmp_path, stopping):
             continue
         changed = with_entry(content, place, others[number % 3])
         torch.save(changed | {"checksum": checksum(changed)}, path)
-        with pytest.raises(InputError, match="is not the state of this run .*: remove it to start again"):
+        with pytest.raises(InputError, match="cannot be read .*: remove it to start again"):
             run(TrainingCheckpoint(path, {}, ALONE), recipe)
 
 
@@ -223,9 +223,7 @@ def test_no_entry_of_a_state_is_taken_for_one_of_another_type(tmp_path, stopping
     without_best = with_entry(content, ("progress", "epochs"), [])
     for changed in [without_best, *(with_entry(content, place, "x") for place in places)]:
         torch.save(changed | {"checksum": checksum(changed)}, path)
-        with pytest.raises(
-            InputError, match="state.pt (cannot be read|is not the state of this run) .*: rem"
-        ):
+        with pytest.raises(InputError, match="state.pt cannot be read .*: remove it to"):
             run(TrainingCheckpoint(path, {}, ALONE), FAST)
 
 
@@ -260,7 +258,7 @@ def test_a_state_of_another_run_is_one_line(tmp_path):
     checkpoint.save(step=1)
     for part, best in ((torch.nn.Linear(3, 2), torch.nn.Linear(2, 2)), (None, torch.nn.Linear(3, 3))):
         other = TrainingCheckpoint(path, {}, ALONE)
-        with pytest.raises(InputError, match="is not the state of this run .*: remove it to start again"):
+        with pytest.raises(InputError, match="cannot be read .*: remove it to start again"):
             other.load({"model": part}, BestWeights(best))
             other.restore()
 

@@ -51,8 +51,8 @@ def save_encoder(
     weights = {prefix + checkpoint_names[name]: weight for name, weight in state_dict.items()}
     weights |= head_weights or {}
     weights = {name: weight.detach().to(dtype).cpu().contiguous() for name, weight in weights.items()}
-    write_file(folder / "config.json", json.dumps(content, indent=2) + "\n")
     save_tensors(weights, folder / "model.safetensors")
+    write_file(folder / "config.json", json.dumps(content, indent=2) + "\n")
 
 
 def save_tensors(weights: dict[str, Tensor], path: Path, dtype: torch.dtype | None = None) -> None:

@@ -49,7 +49,7 @@ def add_train_options(p: CommandLineParser) -> tuple[Groups, Groups]:
     """Add all options; return the groups that are for fine-tuning only, and for pre-training only."""
     add_main_options(p)
     fine_tuning_groups = [
-        add_model_options(p),
+        add_layer_options(p),
         add_data_options(p),
         add_loss_options(p),
         add_model_change_options(p),
@@ -131,7 +131,7 @@ def add_main_options(p: CommandLineParser) -> None:
     add_device_option(group)
 
 
-def add_model_options(p: CommandLineParser) -> _ArgumentGroup:
+def add_layer_options(p: CommandLineParser) -> _ArgumentGroup:
     group = p.add_argument_group("model")
     group.add_argument("--layer", metavar="L", help="keep the first L layers, such as 9; 0 keeps only the "
                        "embeddings. 0-12, 3,6,9 or all (0 to the last) are sweeps: each number is a separate "

@@ -23,13 +23,14 @@ from torch.nn.parallel import DistributedDataParallel
 from tmft.device import progress_bar, seed_rng
 from tmft.distributed import Processes
 from tmft.errors import MAX_COUNT, InputError, check_range
+from tmft.io.files import reading
 from tmft.pretraining.causal_lm import CausalLM, NextTokens
 from tmft.pretraining.corpus import PermutationSampler, TokenizedCorpus, held_out_split
 from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection, means_from_sums, objective_name
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.span_corruption import SpanCorruption, SpanMasking
 from tmft.training.callbacks import LOG_EVERY
-from tmft.training.checkpointing import TrainingCheckpoint, check_log_entry
+from tmft.training.checkpointing import START_AGAIN, TrainingCheckpoint, check_log_entry
 from tmft.training.loop import Recipe
 from tmft.training.loop_state import Stateful
 from tmft.training.optimizers import OPTIMIZERS, MixedPrecision, linear_schedule_with_warmup, parameter_groups
@@ -120,7 +121,7 @@ def fit(
     }
     progress: dict[str, Any] = {"log": [], "step": 0, "tokens": 0, "sums": {}, "seconds": 0.0}
     progress |= checkpoint.load(stateful)
-    with checkpoint.load_errors():
+    with reading(checkpoint.path, START_AGAIN):
         log = [PretrainingLog(**entry) for entry in progress["log"]]
         for entry in log:
             check_log_entry(entry, ("train", "held_out"))

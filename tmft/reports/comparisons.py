@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from tmft.runs.bootstrap import LayerScores, compare, resample_layer
-from tmft.runs.sweeps import Sweep, different_settings
+from tmft.runs.sweeps import Sweep, describe_differences
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def compare_sweeps(sweeps: list[Sweep]) -> list[LayerComparison]:
                 f"{scores.sweep.name} at layer {scores.layer} of {scores.sweep.num_hidden_layers}"
                 for scores in (one, other)
             )
-            note = "made with other settings" if any(different_settings([one.sweep, other.sweep])) else ""
+            note = "made with other settings" if any(describe_differences([one.sweep, other.sweep])) else ""
             comparisons.append(LayerComparison(first, second, *comparison, note))
     return comparisons
 

@@ -12,7 +12,7 @@ from tmft.formatting import mean_and_std, percent
 from tmft.pretraining.heads import objective_name
 from tmft.reports.comparisons import LayerComparison
 from tmft.runs.run_result import find_score, score_names
-from tmft.runs.sweeps import Sweep, different_settings
+from tmft.runs.sweeps import Sweep, describe_differences
 
 MISSING = "–"
 
@@ -20,7 +20,7 @@ MISSING = "–"
 def best_layers(sweeps: list[Sweep]) -> list[list[str]]:
     """Return a table with a line per sweep, at its layer that is best on dev, as in table 1 of the paper."""
     metrics = [name for name in sweeps[0].metrics if all(name in sweep.metrics for sweep in sweeps)]
-    remarks = different_settings(sweeps)
+    remarks = describe_differences(sweeps)
     has_remarks = any(remarks)
     heading = ["run", "layer", "parameters", f"dev {metric_name(sweeps[0].metric)}"]
     heading += [f"test {metric_name(metric)}" for metric in metrics]

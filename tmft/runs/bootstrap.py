@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tmft.errors import InputError, describe_error
 from tmft.io.atomic import write_file
-from tmft.io.files import is_file
+from tmft.io.files import is_file, reading
 from tmft.metrics import METRICS, expected_prediction
 from tmft.runs.sweeps import Sweep
 
@@ -58,7 +57,7 @@ def read_predictions(folder: Path) -> tuple[np.ndarray, np.ndarray] | None:
     path = folder / PREDICTIONS_FILE
     if not is_file(path):
         return None
-    try:
+    with reading(path, "remove it"):  # the file may be anything; nothing in it is run as code
         with zipfile.ZipFile(path) as archive:
             sizes = [entry.file_size for entry in archive.infolist()]  # nothing larger is unpacked
         if max(sizes, default=0) > MAX_ARRAY_BYTES:
@@ -67,11 +66,9 @@ def read_predictions(folder: Path) -> tuple[np.ndarray, np.ndarray] | None:
             predicted, labels = arrays["predicted"], arrays["labels"]
         are_vectors = predicted.ndim == 1 and 0 < len(predicted) and predicted.shape == labels.shape
         are_numbers = all(array.dtype.kind in "biuf" for array in (predicted, labels))
-    except Exception as error:  # the file may be anything; nothing in it is run as code
-        raise InputError(f"{path} cannot be read ({describe_error(error)}): remove it") from None
-    if not (are_vectors and are_numbers and np.isfinite(labels).all()):
-        raise InputError(f"{path} does not hold two arrays of numbers of equal length: remove it")
-    return predicted, labels
+        if not (are_vectors and are_numbers and np.isfinite(labels).all()):
+            raise ValueError("it does not hold two arrays of numbers of equal length")
+        return predicted, labels
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from tmft.checkpoints.model_folder import ModelFolder
-from tmft.errors import SEED_RANGE, InputError, check_choice, check_range, describe_error
+from tmft.errors import SEED_RANGE, InputError, check_choice, check_range
+from tmft.io.files import reading
 from tmft.losses.nested import ALL_LAYERS
 from tmft.pretraining.loop import PretrainingRecipe
 from tmft.tasks import Task
@@ -280,7 +281,5 @@ def flatten_config(config: FineTuningConfig | PretrainingConfig) -> dict[str, An
 
 def file_size(path: Path) -> int:
     """Return the size of a file in bytes. Raises InputError if it cannot be read."""
-    try:
+    with reading(path, "check the name"):
         return path.stat().st_size
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({describe_error(error)}): check the name") from None

@@ -228,7 +228,7 @@ def add_run(sweep: Sweep, run: dict[str, Any]) -> None:
     runs.append(run)
 
 
-def different_settings(sweeps: list[Sweep]) -> list[str]:
+def describe_differences(sweeps: list[Sweep]) -> list[str]:
     """Describe for each sweep the settings in which the sweeps differ, such as "epochs 1, lr 3e-05".
 
     The texts are empty if the sweeps differ at most in COMPARED_SETTINGS, such as the checkpoint. The content

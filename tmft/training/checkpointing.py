@@ -10,8 +10,7 @@ import signal
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from tmft.device import get_rng_state, set_rng_state
 from tmft.distributed import Processes, single_process
-from tmft.errors import InputError, describe_error, short_repr
+from tmft.errors import describe_error, short_repr
 from tmft.io.atomic import write_file
 from tmft.io.files import file_mode, reading
 from tmft.training.callbacks import Callback, DivergedError
@@ -30,6 +29,7 @@ from tmft.training.loop_state import BestWeights, EpochResult, LoopState, Statef
 
 STATE_FILE = "state.pt"
 FORMAT = 1  # number of the form of this file; a file with another number is refused
+START_AGAIN = "remove it to start again"
 SAVE_INTERVAL = 300.0  # seconds from one save to the next: what a crash costs
 SYNC_EVERY = 20  # steps after which several processes agree on whether to save
 
@@ -75,7 +75,7 @@ class TrainingCheckpoint:
         """Return the content of the file, or {} if there is none; nothing in the file is run as code."""
         if not file_mode(path):
             return {}
-        with reading(path, "remove it to start again"):
+        with reading(path, START_AGAIN):
             content = torch.load(path, map_location="cpu", weights_only=True)
             if content["format"] != FORMAT:
                 raise ValueError("it was written by another version of this code")
@@ -93,7 +93,7 @@ class TrainingCheckpoint:
         self.stateful, self.best = stateful, best
         self.content = self.processes.broadcast_object(self.content)
         if self.content and best:
-            with self.load_errors():
+            with reading(self.path, START_AGAIN):
                 check_same_form(self.content["best"]["weights"], best.state_dict()["weights"], "best")
                 best.load_state_dict(self.content["best"])
         return self.content.get("progress", {})
@@ -101,7 +101,7 @@ class TrainingCheckpoint:
     def restore(self) -> None:
         """Load the saved states into the objects and random number generators; a second call does nothing."""
         if self.content:
-            with self.load_errors():
+            with reading(self.path, START_AGAIN):
                 states = self.content["stateful"]
                 for name, part in self.stateful.items():
                     state = states.get(name, {})
@@ -113,15 +113,6 @@ class TrainingCheckpoint:
                 rng_state = self.content["rng_states"][self.processes.rank]
                 set_rng_state(self.processes.device, rng_state)
         self.content = {}
-
-    @contextmanager
-    def load_errors(self) -> Iterator[None]:
-        """Turn every error inside the block, of any type, into an InputError that names the file."""
-        try:
-            yield
-        except Exception as error:
-            problem = f"{self.path} is not the state of this run ({describe_error(error)})"
-            raise InputError(f"{problem}: remove it to start again") from None
 
     def should_save(self, step: int = 0) -> bool:
         """Return whether it is time to save; several processes decide together, every SYNC_EVERY steps."""
@@ -297,7 +288,7 @@ class Checkpointing(Callback):
             stateful[type(callback).__name__] = callback
         progress = self.checkpoint.load(stateful, state.best_weights)
         if progress:
-            with self.checkpoint.load_errors():
+            with reading(self.checkpoint.path, START_AGAIN):
                 state.finished_epochs = [EpochResult(**epoch) for epoch in progress["epochs"]]
                 check_epochs(state.finished_epochs, state.best_weights.metric)
                 state.num_examples, state.seconds = int(progress["num_examples"]), float(progress["seconds"])
