@@ -28,7 +28,6 @@ from tmft.cli.options import (
     add_model_options,
     add_task_options,
     add_training_free_options,
-    check_data_folders,
     has_similarity_scores,
     is_training_free,
     load_interpolation_model,
@@ -192,7 +191,6 @@ def parse_args(argv: list[str] | None = None):
                        "a run on the tasks of the course CS 224N, in the format of its leaderboard")
     group.add_argument("--save", type=Path, metavar="FOLDER", help="save the model that was scored")
     args = p.parse_args(argv)
-    check_data_folders(p, args)
     if args.precision == "int8" and args.save:
         problem = "weights of 8 bits cannot be saved"
         raise InputError(f"--precision int8 and --save: {problem}: remove --precision")

@@ -124,13 +124,6 @@ def test_a_sweep_skips_what_is_finished_and_reports_mean_and_deviation(arguments
     assert (tmp_path / "runs/r-layer1-seed0/model.safetensors").stat().st_mtime_ns == stamp
 
 
-def test_a_finished_run_with_other_settings_is_not_overwritten(arguments):
-    train.main([*arguments, "--layer", "1"])
-    said = "holds a finished run with lr 0.001, not 0.002: choose another run_name"
-    with pytest.raises(InputError, match=said):
-        train.main([*arguments, "--layer", "1", "--lr", "2e-3"])
-
-
 def test_the_same_command_twice_gives_the_same_bytes(arguments, tmp_path):
     for name in ("one", "two"):
         train.main([*arguments, "--layer", "2", "--run-name", name])

@@ -50,7 +50,7 @@ def test_float32_is_the_default_and_precision_is_short_for_dtype(folder, text, t
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 def test_dtype_and_precision_exclude_each_other(precision, folder, text, tmp_path):
-    with pytest.raises(InputError, match="--dtype and --precision: give only one of the two"):
+    with pytest.raises(InputError, match="dtype and precision: give only one of the two"):
         encoded(folder, text, tmp_path, "--dtype", "bfloat16", "--precision", precision)
 
 

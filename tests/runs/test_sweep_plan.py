@@ -1,6 +1,5 @@
 """Several runs by one command: chains, sweeps that are shared, interrupted and incomplete."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -86,13 +85,6 @@ def test_a_layer_that_does_not_exist_is_refused_before_weights_are_downloaded(ar
     assert requests == [False]
 
 
-def test_a_layer_that_is_named_twice_is_one_run(arguments, tmp_path, capsys):
-    train.main([*arguments, "--layer", "1,1"])
-    assert results(tmp_path / "runs").keys() == {"r-layer1-seed0"}
-    printed = capsys.readouterr().out
-    assert "kept" not in printed.split("epoch")[-1] and printed.count("epoch  2/2") == 1
-
-
 # --------------------------------------------------------------------------------------------- chains
 
 
@@ -161,18 +153,6 @@ def test_runs_with_other_token_weights_are_other_runs(arguments, tmp_path):
     with pytest.raises(InputError, match=said):
         train.main([*arguments, "--layer", "0-1"])
     assert not (tmp_path / "runs/r-layer0-seed0").exists()  # before any work
-
-
-def test_a_result_from_before_there_were_token_weights_is_kept(arguments, tmp_path, capsys):
-    train.main([*arguments, "--layer", "1"])
-    path = tmp_path / "runs/r-layer1-seed0/result.json"
-    result = read_json(path)
-    del result["settings"]["token_weights"]
-    path.write_text(json.dumps(result))
-    train.main([*arguments, "--layer", "1-2"])
-    assert capsys.readouterr().out.count("already finished, kept") == 1
-    with pytest.raises(InputError, match="holds a finished run with token_weights None, not no-special"):
-        train.main([*arguments, "--layer", "1", "--token-weights", "no-special"])
 
 
 @pytest.mark.parametrize("spelling", [str, str.upper], ids=["equal", "upper case"])

@@ -28,7 +28,6 @@ from tmft.cli.options import (
     add_embedding_options,
     add_model_options,
     add_task_options,
-    check_data_folders,
     load_model,
     only_similarity_task,
     tasks_from_args,
@@ -133,6 +132,5 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         raise InputError("--public has no effect without --push-to-hub: remove --public")
     if args.vocab_size is not None and not args.prune_vocabulary:
         raise InputError("--vocab-size needs --prune-vocabulary: name a text, whose frequent tokens are kept")
-    check_data_folders(p, args)
     return args
 # fmt: on

@@ -14,7 +14,6 @@ from pathlib import Path
 from tmft.cli.options import (
     add_model_options,
     add_task_options,
-    check_data_folders,
     load_plain_model,
     tasks_from_args,
 )
@@ -55,7 +54,5 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     p.add_argument("--out", type=Path, metavar="FOLDER", help="folder to write; default: runs/grid-<name of "
                    "MODEL>")
     add_task_options(p, f"the tasks that the run was trained on, else {' '.join(DEFAULT_TASKS)}", split=False)
-    args = p.parse_args(argv)
-    check_data_folders(p, args)
-    return args
+    return p.parse_args(argv)
 # fmt: on

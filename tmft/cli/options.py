@@ -74,8 +74,11 @@ def add_split_option(group: _ArgumentGroup) -> None:
     group.add_argument("--split", choices=SPLITS, default="test", help="split of the task to score")
 
 
-def add_data_folder_options(group: _ArgumentGroup, files: str = "test.tsv and dev.tsv") -> None:
+def add_data_folder_options(
+    p: CommandLineParser, group: _ArgumentGroup, files: str = "test.tsv and dev.tsv"
+) -> None:
     """Add --data, --data-root and --score-range; `files` names those in the folder of --data."""
+    p.exclude("data", "data_root")
     group.add_argument("--data", metavar="FOLDER", help=f"folder with {files}, which replace the files of a "
                        "single task, with TAB between columns and their names in the first line: sentence1, "
                        "sentence2 and score; for classes label in place of score; for single texts text and "
@@ -86,11 +89,6 @@ def add_data_folder_options(group: _ArgumentGroup, files: str = "test.tsv and de
     group.add_argument("--score-range", type=float, nargs=2, metavar=("LOW", "HIGH"), help="lowest and "
                        "highest possible score in the files; default: set by the task, also with --data")
 # fmt: on
-
-
-def check_data_folders(p: CommandLineParser, args: Namespace) -> None:
-    """Raise InputError if both --data and --data-root are given."""
-    p.mutually_exclusive(args, "data", "data_root")
 
 
 # -------------------------------------------------------------------------------------------------- the model
@@ -114,6 +112,8 @@ def add_model_options(p: CommandLineParser, layers: str = "", dtype: bool = True
 
 def add_embedding_options(p: CommandLineParser, precision: bool = True) -> None:
     """Add the options that say how sentences are embedded."""
+    p.exclude("prompt", "prompt_name")
+    p.exclude("dtype", "precision")
     group = p.add_argument_group("embedding")
     add_pooling_option(group)
     group.add_argument("--prompt", metavar="TEXT", help="text around each sentence: "
@@ -134,25 +134,16 @@ def add_embedding_options(p: CommandLineParser, precision: bool = True) -> None:
 # fmt: on
 
 
-def loading_dtype(dtype: str | None, precision: str | None) -> str:
-    """Return the dtype in which a model is loaded, from the options --dtype and --precision."""
-    if dtype and precision:
-        raise InputError("--dtype and --precision: give only one of the two")
-    return dtype or ("bfloat16" if precision == "bf16" else "float32")
-
-
 def load_model(args: Namespace, dtype: str | None = None) -> SentenceEncoder:
     """Return the model that the options of add_model_options and add_embedding_options describe.
 
     It is on the device of --device. With --static-from it is a static model. dtype: how the weights are
     loaded; None: as --dtype and --precision say.
     """
-    if args.prompt and args.prompt_name:
-        raise InputError(f"--prompt and --prompt-name {args.prompt_name}: give one of the two")
     torch.manual_seed(0)  # for --init random
     layer = None if args.layer == "all" else args.layer  # evaluate.py scores all hidden states of all layers
     init, precision = args.init or "pretrained", getattr(args, "precision", None)
-    dtype = dtype or loading_dtype(args.dtype, precision)
+    dtype = dtype or args.dtype or ("bfloat16" if precision == "bf16" else "float32")
     model = SentenceEncoder.from_pretrained(
         args.model, layer, args.pooling, args.max_length, init, dtype=dtype
     )
@@ -201,7 +192,7 @@ def add_task_options(p: CommandLineParser, default: str, several: bool = True, s
     group.add_argument("--task", nargs="+", help=f"{names}; default: {default}")
     if split:
         add_split_option(group)
-    add_data_folder_options(group)
+    add_data_folder_options(p, group)
 
 
 def describe_tasks() -> str:

@@ -56,6 +56,7 @@ class CommandLineParser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         self.subcommand = [subcommand] if subcommand else []
+        self.exclusive: list[tuple[str, str]] = []
 
     def add_argument_group(
         self, *args: Any, advanced: bool = False, **kwargs: Any
@@ -111,6 +112,11 @@ class CommandLineParser(argparse.ArgumentParser):
             hint = did_you_mean(unknown[0].partition("=")[0].lstrip("-"), known, prefix="--")
             kind = "option" if unknown[0].startswith("-") else "argument"
             raise InputError(f"unknown {kind} {unknown[0]}{hint or '; see --help'}")
+        for names in self.exclusive:
+            values = [getattr(args, name, None) for name in names]
+            if all(value is not None and value is not False for value in values):
+                first, second = names
+                raise InputError(f"`{first}` and `{second}`: give only one of the two", first, second)
         return args
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
@@ -123,14 +129,12 @@ class CommandLineParser(argparse.ArgumentParser):
             raise InputError(f"{name} is empty: give a value, or remove it")
         return super()._get_value(action, arg_string)
 
-    def mutually_exclusive(self, args: argparse.Namespace, first: str, second: str) -> None:
-        """Raise InputError if two options are given, which are named by their attributes of args.
+    def exclude(self, first: str, second: str) -> None:
+        """Refuse a command with both of two options, named by their attributes.
 
         In contrast to argparse's mutually exclusive groups, the two may be in different groups of --help.
         """
-        values = getattr(args, first), getattr(args, second)
-        if all(value is not None and value is not False for value in values):
-            raise InputError(f"`{first}` and `{second}`: give only one of the two", first, second)
+        self.exclusive.append((first, second))
 
     def reject_unused(
         self, args: argparse.Namespace, groups: Iterable[argparse._ArgumentGroup], context: str

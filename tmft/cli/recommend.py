@@ -13,7 +13,6 @@ from pathlib import Path
 from tmft.cli.options import (
     add_model_options,
     add_task_options,
-    check_data_folders,
     load_plain_model,
     only_similarity_task,
     tasks_from_args,
@@ -54,7 +53,5 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     p.add_argument("file", metavar="FILE", type=Path, help="sentences to choose for: a text with one per "
                    "line, or a TSV file with a column sentence, or sentence1 and sentence2")
     add_task_options(p, "the task that the run was trained on, else stsb", several=False, split=False)
-    args = p.parse_args(argv)
-    check_data_folders(p, args)
-    return args
+    return p.parse_args(argv)
 # fmt: on

@@ -22,7 +22,6 @@ from pathlib import Path
 from tmft.cli.options import add_embedding_options, add_model_options, load_model
 from tmft.cli.parser import CommandLineParser
 from tmft.embedding.prompts import choose_prompt, parse_prompt
-from tmft.errors import InputError
 from tmft.formatting import without_control_characters
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.search import nearest_lines
@@ -80,9 +79,6 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
                        "in --prompt; default: that of --query-prompt-name")
     group.add_argument("--query-prompt-name", metavar="NAME", help="use the prompt of this name with the "
                        "query; default: query, if the model has a prompt named query or document")
-    args = p.parse_args(argv)
-    if args.query_prompt and args.query_prompt_name:
-        name = args.query_prompt_name
-        raise InputError(f"--query-prompt and --query-prompt-name {name}: give one of the two")
-    return args
+    p.exclude("query_prompt", "query_prompt_name")
+    return p.parse_args(argv)
 # fmt: on

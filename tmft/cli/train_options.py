@@ -63,6 +63,8 @@ def add_train_options(p: CommandLineParser) -> tuple[Groups, Groups]:
     add_optimization_options(p)
     pretraining_groups = [add_pretraining_options(p)]
     add_output_options(p)
+    p.exclude("seed", "num_seeds")
+    p.exclude("epochs", "steps")
     return fine_tuning_groups, pretraining_groups
 
 
@@ -76,8 +78,6 @@ def check_train_options(
     args.task = " ".join(args.task or ["distillation" if args.teacher else "stsb"])
     unused = fine_tuning_groups if args.task in PRETRAINING_TASKS else pretraining_groups
     p.reject_unused(args, unused, f"--task {args.task}")
-    for first, second in (("seed", "num_seeds"), ("epochs", "steps"), ("data", "data_root")):
-        p.mutually_exclusive(args, first, second)
     check_range("num_seeds", 1 if args.num_seeds is None else args.num_seeds, 1)
 
 
@@ -146,7 +146,7 @@ def add_layer_options(p: CommandLineParser) -> _ArgumentGroup:
 
 def add_data_options(p: CommandLineParser) -> _ArgumentGroup:
     group = p.add_argument_group("data")
-    add_data_folder_options(group, "train.tsv, dev.tsv and test.tsv")
+    add_data_folder_options(p, group, "train.tsv, dev.tsv and test.tsv")
     group.add_argument("--train-fraction", type=float, metavar="F", help="train on this fraction of the "
                        "examples, drawn with the seed; default: 1")
     group.add_argument("--dev-fraction", type=float, metavar="F", help="for data without dev.tsv: keep this "
