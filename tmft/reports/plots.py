@@ -57,7 +57,8 @@ def score_by_layer(
     drawn = sweeps_with_scores(sweeps)
     lines, published, stars = [], [], []
     for number, sweep in enumerate(drawn):
-        scores = score_curve(sweep, split)
+        if not (scores := score_curve(sweep, split)):
+            continue
         color = line_style(number)["color"]
         counts = [score.seeds for score in scores.values()]
         seeds = "–".join(str(n) for n in dict.fromkeys((min(counts), max(counts))))
