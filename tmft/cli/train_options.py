@@ -211,9 +211,11 @@ def add_several_tasks_options(p: CommandLineParser) -> _ArgumentGroup:
 
 
 def add_contrastive_options(p: CommandLineParser) -> _ArgumentGroup:
-    group = p.add_argument_group("contrastive learning (multiple_negatives_ranking)", advanced=True)
+    title = "contrastive learning (multiple_negatives_ranking; the temperature also of cosent and angle)"
+    group = p.add_argument_group(title, advanced=True)
     group.add_argument("--temperature", type=float, metavar="T", help="divide the cosines by T before the "
-                       "softmax; default: set by the task, else 0.05")
+                       "softmax or, in cosent and angle, their differences; default: set by the task, else "
+                       "0.05")
     group.add_argument("--no-symmetric", dest="symmetric", action="store_const", const=False,
                        help="use only the loss of finding the positive of each anchor; default: add the "
                        "loss of finding the anchor of each positive")

@@ -18,11 +18,15 @@ from tmft.losses.heads import (
 )
 from tmft.losses.multiple_negatives import MultipleNegativesRanking
 from tmft.losses.objective import Objective
+from tmft.losses.ranking import AnglE, CoSENT
 
 OBJECTIVES: dict[str, type[Objective]] = {
     # losses on the cosine of a pair, without parameters
     "cosine_mse": CosineMSE,
     "cosine_bce": CosineBCE,
+    # losses on the order of the scores in a batch, without parameters
+    "cosent": CoSENT,
+    "angle": AnglE,
     # losses without labels, which learn from in-batch negatives or from the embeddings of a teacher
     "multiple_negatives_ranking": MultipleNegativesRanking,
     "distillation": EmbeddingDistillation,
