@@ -189,6 +189,12 @@ def test_embeddings_may_be_a_tensor(options, model, embeddings):
 
 def test_truncated_embeddings_are_the_first_dimensions_and_are_normalized_afterwards(model, embeddings):
     assert np.array_equal(model.encode(SENTENCES, truncate_dim=5), embeddings[:, :5])
+    model = copy.deepcopy(model)
+    model.truncate_dim = 5
+    assert model.dimensions == 5 and np.array_equal(model.encode(SENTENCES), embeddings[:, :5])
+    assert np.array_equal(model.encode(SENTENCES, truncate_dim=9), embeddings[:, :9])
+    model.truncate_dim = embeddings.shape[1]  # all of them: nothing is left out
+    assert model.truncate_dim is None and np.array_equal(model.encode(SENTENCES), embeddings)
     normalized = model.encode(SENTENCES, truncate_dim=5, normalize_embeddings=True)
     np.testing.assert_allclose(np.linalg.norm(normalized, axis=1), 1, atol=1e-6)
 

@@ -8,13 +8,9 @@
     python tests/bench/bench.py load        loading 0.6 billion parameters in float32 and bfloat16; its memory
     python tests/bench/bench.py long        one text of 256 to 8,192 tokens: time and memory by its length
     python tests/bench/bench.py memory      training on a million lines: memory and time of each stage
-    python tests/bench/bench.py deberta     forward and backward pass of a DeBERTa-v3 and of a BERT of its
-    size
     python tests/bench/bench.py t5          a step and encoding of a T5 of base width; with roberta,
     mpnet, modernbert, qwen3 or nomic_bert in place of t5: of an encoder of this family
     python tests/bench/bench.py contrastive one batch of 512 pairs in mini-batches, its speed and memory
-    python tests/bench/bench.py multitask   one step of three tasks, and three steps of one task each
-    python tests/bench/bench.py cka         13 x 13 layers of 2,758 sentences; a stream of a million rows
     python tests/bench/bench.py pretrain    MLM of all layers, tokens per second; making batches alone
     python tests/bench/bench.py all         every part, one after the other
 
@@ -99,122 +95,6 @@ def print_machine() -> None:
     packages = ["torch", "transformers", "sentence-transformers", "onnxruntime", "tokenizers"]
     versions = [f"{name} {version(name)}" for name in packages if find_spec(name.replace("-", "_"))]
     print(", ".join([f"Python {platform.python_version()}", *versions]))
-
-
-def bench_deberta(args) -> None:
-    """Time DeBERTa-v3 and BERT of base width, l layers, random weights, on 64 sentences with real lengths."""
-    import torch
-    import transformers
-
-    from tmft.data import read_examples
-    from tmft.datasets.task_lookup import get_task
-    from tmft.models.registry import config_from_dict, random_encoder
-    from tmft.packing import pack
-
-    first, second = read_examples(get_task("stsb", data=str(args.data)), "train").texts
-    words = [sentence.split() for sentence in first[:32] + second[:32]]
-    ids = [torch.randint(5, 1000, (len(sentence) + 3,)).tolist() for sentence in words]
-    packed = pack(ids)
-    padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(sentence) for sentence in ids], batch_first=True)
-    sizes = {"vocab_size": 1000, "hidden_size": 768, "num_hidden_layers": args.layer}
-    sizes |= {"num_attention_heads": 12, "intermediate_size": 3072}
-    version3 = {"model_type": "deberta-v2", "type_vocab_size": 0, "layer_norm_eps": 1e-7}
-    version3 |= {"relative_attention": True, "position_buckets": 256, "norm_rel_ebd": "layer_norm"}
-    version3 |= {"share_att_key": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False}
-
-    def ours(**keys):
-        encoder = random_encoder(config_from_dict(sizes | keys)).train()
-        return step(lambda: encoder(*packed.inputs))
-
-    def theirs(input_ids, attention_mask):
-        keys = {key: value for key, value in version3.items() if key != "model_type"}
-        model = transformers.DebertaV2Model(transformers.DebertaV2Config(**sizes, **keys)).train()
-        return step(lambda: model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state)
-
-    def step(forward):
-        def run():
-            start = time.perf_counter()
-            forward().square().mean().backward()
-            return 1000 * (time.perf_counter() - start)
-
-        return run
-
-    peers = {
-        "tmft BERT, packed": ours(model_type="bert"),
-        "tmft DeBERTa-v3, packed": ours(**version3),
-        "transformers DeBERTa-v3, same shape": theirs(packed.input_ids, (packed.sentence_ids > 0).long()),
-        "transformers DeBERTa-v3, padded": theirs(padded, (padded > 0).long()),
-    }
-    shape, num_tokens = tuple(packed.input_ids.shape), sum(map(len, ids))
-    print(f"{args.layer} layers of 768, {num_tokens} tokens, packed {shape} or padded {tuple(padded.shape)}")
-    measure(peers, args.rounds, "ms", "tmft DeBERTa-v3, packed")
-
-
-# Each peer runs in a process of its own, to measure its peak memory. `notebook` is the code of the demo of
-# Kornblith et al.: two Gram matrices per pair, checked for symmetry, centered, multiplied entry by entry.
-CKA_PROGRAM = """
-import resource, sys, time, torch
-sys.path.insert(0, {root!r})
-from tmft.cka import StreamingCKA, cka_matrix
-generator = torch.Generator().manual_seed(0)
-
-def notebook(dtype, check=False):
-    for j in range(6):
-        grams = []
-        for z in (x[0].to(dtype), y[j].to(dtype)):
-            K = z @ z.T
-            assert not check or torch.allclose(K, K.T)
-            means = K.mean(0)
-            grams.append(K - means - means[:, None] + means.mean())
-        K, M = grams
-        (K * M).sum() / (K.norm() * M.norm())
-
-def stream():
-    sums = StreamingCKA()
-    for _ in range(1000):
-        sums.update(*(torch.randn(1000, 256, generator=generator) for side in "xy"))
-    sums.value()
-
-if "stream" not in {work!r}:
-    x, y = (torch.randn(13, 2758, {dimensions}, generator=generator).cumsum(0) for side in "xy")
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-start = time.process_time()  # a busy machine changes it less
-{work}
-print(time.process_time() - start, before / 1024, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-"""
-CKA_WORK = {
-    "Gram per pair, float32, with its checks": "notebook(torch.float32, check=True)",
-    "Gram per pair, float32": "notebook(torch.float32)",
-    "Gram per pair, float64": "notebook(torch.float64)",
-    "tmft": "cka_matrix(x, y)",
-    "tmft, debiased, in float64": "cka_matrix(x, y, debiased=True)",
-}
-
-
-def bench_cka(args) -> None:
-    """Time CKA of 13 x 13 layers, and of a stream of a million rows."""
-    memory: dict[str, tuple[float, float]] = {}
-
-    def timed(name, dimensions, work):
-        program = CKA_PROGRAM.format(root=str(ROOT), dimensions=dimensions, work=work)
-
-        def run():
-            line = [sys.executable, "-c", program]
-            answer = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True)
-            seconds, *memory[name] = map(float, answer.stdout.split())
-            return seconds * (169 / 6 if "notebook" in work else 1)
-
-        return run
-
-    for dimensions in (256, 768):
-        print(f"13 x 13 layers of 2758 x {dimensions}; processor time (Gram: 6 pairs x 169 / 6)")
-        peers = {name: timed(name, dimensions, work) for name, work in CKA_WORK.items()}
-        measure(peers, args.rounds, "s", "tmft")
-        for name in peers:
-            print("peak memory {1:5.0f} MiB, before it {0:5.0f} MiB".format(*memory[name]), name)
-    seconds = timed("stream", 256, "stream()")()
-    print(f"a stream of 1,000,000 rows of 256 beside as many, with making them: {seconds:.1f} s, once")
-    print("peak memory {1:5.0f} MiB, before it {0:5.0f} MiB".format(*memory["stream"]))
 
 
 def transformers_mlm(ckpt, corpus, steps: int, size: int = 32, device: str = "cpu", bf16: bool = False):
@@ -381,7 +261,6 @@ BENCHES = {
     "techniques": lazy("bench_train", "bench_techniques"),
     "scaling": lazy("bench_scaling", "bench_scaling"),
     "encode": lazy("bench_encode", "bench_encode"),
-    "deberta": bench_deberta,
     "t5": lazy("bench_train", "bench_family", name="t5-base"),
     "roberta": lazy("bench_train", "bench_family", name="roberta-base"),
     "mpnet": lazy("bench_train", "bench_family", name="all-mpnet-base-v2"),
@@ -389,8 +268,6 @@ BENCHES = {
     "qwen3": lazy("bench_train", "bench_family", name="Qwen3-Embedding-0.6B"),
     "nomic_bert": lazy("bench_train", "bench_family", name="nomic-embed-text-v1.5"),
     "contrastive": lazy("bench_contrastive", "bench_contrastive"),
-    "multitask": lazy("bench_multitask", "bench_multitask"),
-    "cka": bench_cka,
     "pretrain": bench_pretrain,
 }
 

@@ -65,19 +65,6 @@ def test_a_step_and_encoding_of_a_family(family, bench_train, work, tiny_folder,
     assert min(values.values()) > 0 and "architecture of small" in capsys.readouterr().out
 
 
-def test_a_step_of_three_tasks(tiny_folder, tiny_data, monkeypatch, capsys):
-    module = pytest.importorskip("bench_multitask")
-
-    def once(peers, *_):
-        return {name: run() for name, run in peers.items()}
-
-    monkeypatch.setattr(module, "measure", once)
-    module.bench_multitask(
-        type("Args", (), {"ckpt": tiny_folder, "data": tiny_data, "layer": 1, "rounds": 1})
-    )
-    assert "x a step of all three" in capsys.readouterr().out
-
-
 def test_encoding_with_each_precision_that_this_cpu_has(tiny_folder, tiny_data, monkeypatch, capsys):
     module = pytest.importorskip("bench_encode")
     monkeypatch.setattr(module, "others", lambda *_: {})

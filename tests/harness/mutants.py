@@ -28,7 +28,7 @@ TESTS = {
     "tmft/models/bert.py": ["tests/models/test_bert.py", "tests/checkpoints/test_load.py"],
     "tmft/sentence_encoder.py": ["tests/test_sentence_encoder.py", "tests/embedding"],
     "tmft/pooling.py": ["tests/test_pooling.py"],
-    "tmft/losses/registry.py": ["tests/losses/test_losses.py", "tests/training/test_fit.py"],
+    "tmft/losses/multiple_negatives.py": ["tests/losses/test_multiple_negatives.py"],
     "tmft/metrics.py": ["tests/test_metrics.py"],
     "tmft/data.py": ["tests/test_data.py", "tests/runs/test_run_inputs.py"],
     "tmft/training/loop.py": [
