@@ -28,7 +28,7 @@ from tmft.models.registry import FAMILIES
 from tmft.models.rotary_families import DecoderConfig
 from tmft.packing import pack_arrays
 from tmft.pretraining.corpus import TokenizedCorpus
-from tmft.pretraining.heads import MaskedLM, MaskedLMHead, prediction_sums, read_head, read_mlm_head
+from tmft.pretraining.heads import MaskedLM, MaskedLMHead, TokenPrediction, read_head, read_mlm_head
 from tmft.pretraining.masking import LabeledBatch, indices_of_process
 
 LM_HEAD = {"lm_head.weight": "weight"}  # weight in the checkpoint -> weight of a linear map
@@ -93,14 +93,14 @@ class CausalBert(MaskedLM):
         return FAMILIES[self.encoder.config.model_type].causal_lm_class
 
 
-class CausalLM(nn.Module):
+class CausalLM(TokenPrediction):
     """A decoder and its output layer, which maps hidden states to the logits of all tokens, without bias.
 
     The output layer is the matrix of the word embeddings if tie_word_embeddings is true in config.json.
     """
 
-    encoder: BaseEncoder
     logit_limit: float | None
+    objective = "clm"
 
     def __init__(self, encoder: BaseEncoder, lm_head: nn.Linear | None = None):
         """Put the decoder and the output layer together.
@@ -139,21 +139,7 @@ class CausalLM(nn.Module):
         return logits if limit is None else limit * torch.tanh(logits / limit)
 
     def forward(self, batch: LabeledBatch) -> dict[str, Tensor]:
-        """Return sums over the labels of a batch, as scalar tensors.
-
-        clm: their cross-entropies. correct: number of tokens predicted correctly. masked: number of labels.
-        """
-        batch = batch.with_padded_labels()
-        return prediction_sums("clm", self.logits(batch), batch.labels)
-
-    @staticmethod
-    def loss(sums: dict[str, Tensor], num_labels: int, num_tokens: int) -> Tensor:
-        """Return the part of a batch in the loss of a step, a scalar.
-
-        sums: as returned by `forward`. num_labels: number of labels of the whole step. num_tokens: not used;
-        it is a parameter because all objectives have the same ones.
-        """
-        return sums["clm"] / num_labels
+        return super().forward(batch.with_padded_labels())
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Write config.json and the weights of decoder and output layer, with the names of transformers.

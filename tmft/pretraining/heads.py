@@ -95,12 +95,35 @@ class ReplacedTokenHead(nn.Module):
         return self.classifier(self.activation(self.dense(hidden))).squeeze(-1)
 
 
-class MaskedLM(nn.Module):
-    """Masked language modeling with an encoder and a head. Logits are computed for the masked tokens only."""
+class TokenPrediction(nn.Module):
+    """An objective that predicts each token with a label; a subclass computes the `logits`, (M, V).
+
+    The loss is the mean of their cross-entropies. objective: the name of the sum of these.
+    """
 
     encoder: BaseEncoder
+    logits: Callable[[Any], Tensor]
+    objective: ClassVar[str]
+
+    def forward(self, batch: Any) -> dict[str, Tensor]:
+        """Return the sums `mlm` (or other name of the objective), `correct` and `masked` of a batch."""
+        return prediction_sums(self.objective, self.logits(batch), batch.labels)
+
+    @classmethod
+    def loss(cls, sums: dict[str, Tensor], num_labels: int, num_tokens: int) -> Tensor:
+        """Return the part of a batch in the loss of a step, a scalar.
+
+        sums: as returned by `forward`. num_labels, num_tokens: number of labels and of all tokens of the
+        whole step, which may consist of several batches on several processes.
+        """
+        return sums[cls.objective] / num_labels
+
+
+class MaskedLM(TokenPrediction):
+    """Masked language modeling with an encoder and a head. Logits are computed for the masked tokens only."""
+
     head: MaskedLMHead
-    objective: ClassVar[str] = "mlm"  # the name of its sum of cross-entropies
+    objective = "mlm"
 
     def __init__(self, encoder: BaseEncoder, head: MaskedLMHead | None = None, head_layout: int = 0):
         """Put the encoder and the head together.
@@ -126,18 +149,7 @@ class MaskedLM(nn.Module):
         return self.head(masked, self.encoder.embeddings.word.weight)
 
     def forward(self, batch: LabeledBatch) -> dict[str, Tensor]:
-        """Return the sums `mlm` (or other name of the objective), `correct` and `masked` of a batch."""
-        batch = batch.with_padded_labels()
-        return prediction_sums(self.objective, self.logits(batch), batch.labels)
-
-    @classmethod
-    def loss(cls, sums: dict[str, Tensor], num_labels: int, num_tokens: int) -> Tensor:
-        """Return the part of a batch in the loss of a step, a scalar.
-
-        sums: as returned by `forward`. num_labels, num_tokens: number of labels and of all tokens of the
-        whole step, which may consist of several batches on several processes.
-        """
-        return sums[cls.objective] / num_labels
+        return super().forward(batch.with_padded_labels())
 
     def architecture(self) -> str:
         """Return the name of the transformers class that opens the files of `save`."""
@@ -224,7 +236,7 @@ class ReplacedTokenDetection(nn.Module):
     def loss(cls, sums: dict[str, Tensor], num_labels: int, num_tokens: int) -> Tensor:
         """Return the part of a batch in the loss of a step, a scalar.
 
-        sums, num_labels, num_tokens: see MaskedLM.loss.
+        sums, num_labels, num_tokens: see TokenPrediction.loss.
         """
         return sums["mlm"] / num_labels + cls.RTD_WEIGHT * sums["rtd"] / num_tokens
 

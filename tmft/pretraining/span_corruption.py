@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.tokenizers import Tokenizer
@@ -30,7 +30,7 @@ from tmft.models.t5 import Attention, T5Config, T5Encoder, relative_bias_matrix
 from tmft.models.t5_decoder import UNUSED_WEIGHT_NAMES, WEIGHT_NAMES, Decoder
 from tmft.packing import PackedBatch, pack_arrays
 from tmft.pretraining.corpus import TokenizedCorpus
-from tmft.pretraining.heads import prediction_sums
+from tmft.pretraining.heads import TokenPrediction
 from tmft.pretraining.masking import indices_of_process
 
 START = -1  # placeholder in decoder inputs for the start token, whose id the model's config has
@@ -195,7 +195,7 @@ def pack_spans(encoder_inputs: TokenizedCorpus, targets: TokenizedCorpus, T: int
     return SpanBatch(packed_inputs, decoder_inputs, torch.from_numpy(labels))
 
 
-class SpanCorruption(nn.Module):
+class SpanCorruption(TokenPrediction):
     """A T5, encoder and decoder with random weights, and the loss of span corruption.
 
     The loss is the cross-entropy of each target token, given the encoder input and the target tokens before
@@ -205,6 +205,7 @@ class SpanCorruption(nn.Module):
 
     encoder: T5Encoder
     decoder: Decoder
+    objective = "span"
 
     def __init__(self, config: EncoderConfig):
         super().__init__()
@@ -243,22 +244,6 @@ class SpanCorruption(nn.Module):
         hidden = self.decoder(embedded, memory, cross_mask[:, None], bias)  # (B, W, D)
         hidden = hidden[sentence_ids > 0] * config.hidden_size**-0.5  # (M, D)
         return F.linear(hidden, word_embeddings)
-
-    def forward(self, batch: SpanBatch) -> dict[str, Tensor]:
-        """Return sums over the target tokens of a batch, as scalar tensors.
-
-        span: their cross-entropies. correct: number of tokens predicted correctly. masked: number of tokens.
-        """
-        return prediction_sums("span", self.logits(batch), batch.labels)
-
-    @staticmethod
-    def loss(sums: dict[str, Tensor], num_labels: int, num_tokens: int) -> Tensor:
-        """Return the part of a batch in the loss of a step, a scalar.
-
-        sums: as returned by `forward`. num_labels: number of target tokens of the whole step. num_tokens: not
-        used; it is a parameter because all objectives have the same ones.
-        """
-        return sums["span"] / num_labels
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Write config.json and the weights of encoder and decoder, with the names of transformers.
