@@ -26,7 +26,7 @@ from tmft.data import PACKAGE_DATA, SPLITS
 from tmft.datasets.task_lookup import get_task, read_sentences, read_split
 from tmft.device import choose_device
 from tmft.errors import InputError
-from tmft.evaluation.compare_layers import MAX_IN_MEMORY, compare_layers, matching_layers
+from tmft.evaluation.compare_layers import MAX_IN_MEMORY, compare_layers, match_layers
 from tmft.formatting import text_bar, text_table, to_json
 from tmft.io.atomic import check_writable, write_file
 from tmft.io.paths import DATA_FOLDER
@@ -73,7 +73,7 @@ def main(argv: list[str] | None = None) -> None:
     short_names, results = plots.short_names(list(models)), []
     values = compare_layers(models, pairs, sentences, args.all_pairs, args.debiased)
     for (a, b), value in zip(pairs, values, strict=True):
-        layers_of_b = matching_layers(len(models[a].encoder.layers), len(models[b].encoder.layers))
+        layers_of_b = match_layers(len(models[a].encoder.layers), len(models[b].encoder.layers))
         by_layer = (value[range(len(layers_of_b)), layers_of_b] if args.all_pairs else value).tolist()
         result = {"a": a, "b": b, "debiased": args.debiased, "layers_of_b": layers_of_b, "by_layer": by_layer}
         result |= {"matrix": value.tolist()} if args.all_pairs else {}

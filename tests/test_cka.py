@@ -224,12 +224,12 @@ def test_the_stream_of_layers():
 
 
 def test_matching_layers_are_at_the_same_share_of_the_depth():
-    assert cka.matching_layers(4, 4) == [0, 1, 2, 3, 4]
-    assert cka.matching_layers(12, 6) == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
+    assert cka.match_layers(4, 4) == [0, 1, 2, 3, 4]
+    assert cka.match_layers(12, 6) == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
     assert (
-        cka.matching_layers(2, 4) == [0, 2, 4]
-        and cka.matching_layers(0, 4) == [0]
-        and cka.matching_layers(2, 0) == [0, 0, 0]
+        cka.match_layers(2, 4) == [0, 2, 4]
+        and cka.match_layers(0, 4) == [0]
+        and cka.match_layers(2, 0) == [0, 0, 0]
     )
 
 

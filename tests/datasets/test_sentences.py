@@ -3,7 +3,7 @@
 import pytest
 
 from tmft.cli import data as data_command
-from tmft.datasets.sentences import sentences_of, split_line
+from tmft.datasets.sentences import extract_sentences, split_line
 from tmft.errors import InputError
 
 LONG = "The first sentence is here, and it is not short at all. “The second one” begins with a quote! " + (
@@ -22,7 +22,7 @@ def test_a_long_line_gives_its_sentences_and_itself_and_a_short_one_stays_whole(
 def test_short_long_repeated_and_excluded_sentences_are_left_out():
     lines = ["A dog runs in the park.", "a DOG runs, in the park", "Too short.", "?" * 40, "x" * 300, LONG]
     excluded = ["does he know that eg this stays as no capital follows"]
-    assert list(sentences_of(lines, 20, 120, excluded)) == [lines[0], *split_line(LONG, 120)[:2]]
+    assert list(extract_sentences(lines, 20, 120, excluded)) == [lines[0], *split_line(LONG, 120)[:2]]
 
 
 def test_the_command_writes_one_sentence_per_line_and_refuses_to_overwrite(tmp_path, capsys):

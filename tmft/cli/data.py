@@ -20,7 +20,7 @@ from tmft.data import DATA_FOLDER
 from tmft.datasets.download import download_dataset
 from tmft.datasets.own_data import COLUMN_LISTS, convert_tables, parse_columns, parse_fractions
 from tmft.datasets.releases import RELEASES
-from tmft.datasets.sentences import sentences_of
+from tmft.datasets.sentences import extract_sentences
 from tmft.errors import InputError, check_range, sanitize
 from tmft.io.atomic import check_writable, write_file
 from tmft.io.text import read_lines
@@ -83,7 +83,7 @@ def split_into_sentences(args: Namespace) -> None:
         raise InputError(f"{args.out} exists already: name a new file")
     excluded = {cell for path in args.exclude for line in read_lines(path) for cell in line.split("\t")}
     lines = (line for path in args.files for line in read_lines(path))
-    sentences = list(sentences_of(lines, args.min_length, args.max_length, excluded))
+    sentences = list(extract_sentences(lines, args.min_length, args.max_length, excluded))
     if not sentences:
         raise InputError(f"{args.files[0]}: no sentence of {args.min_length} to {args.max_length} characters")
     write_file(args.out, "".join(f"{sentence}\n" for sentence in sentences))

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from tmft.checkpoints.hub import is_offline
 from tmft.data import DATA_FOLDER, parse_label
 from tmft.datasets.digests import SHA256_OF_DOWNLOADS, check_sha256
-from tmft.datasets.readers import REMEDY, check_unpacked_size, single_line
+from tmft.datasets.readers import REMEDY, check_unpacked_size, join_lines
 from tmft.datasets.releases import RELEASES, Release, Splits, read_release
 from tmft.errors import InputError, describe_error
 from tmft.io.atomic import check_output_folder, is_same_file, temporary_sibling, write_file
@@ -166,7 +166,7 @@ def write_splits(splits: Splits, name: str, folder: Path) -> None:
                     label = parse_label(cell, task, f"{split} {release.item_name} {number} of the release")
                     cells.append(cell if task.classes else f"{label:.15g}")
                 else:
-                    cells.append(single_line(cell))
+                    cells.append(join_lines(cell))
             lines.append("\t".join(cells))
         texts[split] = "\n".join(lines) + "\n"
     try:

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from tmft.data import SPLITS
-from tmft.datasets.readers import Row, single_line
+from tmft.datasets.readers import Row, join_lines
 from tmft.errors import InputError, check_choice, did_you_mean, sanitize
 from tmft.io.atomic import check_output_folder, check_writable, replacing_files
 from tmft.io.tables import read_columns, shortest_number
@@ -86,7 +86,7 @@ def convert_tables(
         problem = f"encoding {encoding!r}: Python knows no encoding of this name"
         raise InputError(f"{problem}: write one such as utf-8 or cp1252", "encoding") from None
     encoding = UTF8 if codecs.lookup(encoding).name == "utf-8" else encoding
-    paths = split_paths(files, divided=fractions is not None)
+    paths = assign_splits(files, divided=fractions is not None)
     if out is not None:
         check_output_folder(out)
         for file in (out / f"{name}.tsv" for name in SPLITS):
@@ -173,7 +173,7 @@ def parse_fractions(text: str) -> tuple[float, float, float]:
     return fractions
 
 
-def split_paths(files: Sequence[str], divided: bool) -> list[tuple[str, Path]]:
+def assign_splits(files: Sequence[str], divided: bool) -> list[tuple[str, Path]]:
     """Return (split, path) of each file; the split is "" if the examples are to be divided."""
     result = []
     for file in files:
@@ -207,7 +207,7 @@ def read_split(path: Path, columns: dict[str, str], split: Split, encoding: str,
         count += 1
         values = dict(zip(columns, cells, strict=True))
         labels = {name: values.pop(name).strip() for name in LABELS if name in values}
-        texts = {name: single_line(text) for name, text in values.items()}
+        texts = {name: join_lines(text) for name, text in values.items()}
         if not all(map(has_visible_text, texts.values())):
             split.empty_texts += 1
         elif not all(labels.values()):
@@ -216,15 +216,15 @@ def read_split(path: Path, columns: dict[str, str], split: Split, encoding: str,
             split.replaced += sum(bool(re.search(r"[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]", text.strip()))
                                   for text in values.values())  # fmt: skip
             if "score" in labels:
-                labels["score"] = canonical_score(labels["score"], location, decimal)
+                labels["score"] = format_score(labels["score"], location, decimal)
             if "label" in labels:
-                labels["label"] = single_line(labels["label"])
+                labels["label"] = join_lines(labels["label"])
             split.rows.append(tuple((texts | labels)[name] for name in columns))
     if count == 0:
         raise InputError(f"no examples ({path}): the table is empty")
 
 
-def canonical_score(cell: str, location: str, decimal: str) -> str:
+def format_score(cell: str, location: str, decimal: str) -> str:
     """Return the text of a score in a table as it is written in a TSV file."""
     number = cell.replace(",", ".") if decimal == "," and "." not in cell else cell
     try:
@@ -249,7 +249,7 @@ def divide(
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for index, row in enumerate(rows):
-        groups.setdefault(text_key(row, columns), []).append(index)
+        groups.setdefault(make_text_key(row, columns), []).append(index)
     groups_in_order = list(groups.values())
     order = np.random.default_rng(seed).permutation(len(groups_in_order))
     shuffled = [index for group in order for index in groups_in_order[group]]
@@ -268,15 +268,15 @@ def divide(
 # ------------------------------------------------------------------------------------------------- the report
 
 
-def normalized_texts(row: Row, columns: Iterable[str]) -> list[str]:
+def normalize_texts(row: Row, columns: Iterable[str]) -> list[str]:
     """Return the texts of an example, without its label, in lower case and with single spaces."""
     pairs = zip(columns, row, strict=True)
     return [" ".join(cell.casefold().split()) for name, cell in pairs if name not in LABELS]
 
 
-def text_key(row: Row, columns: Iterable[str]) -> tuple[str, ...]:
+def make_text_key(row: Row, columns: Iterable[str]) -> tuple[str, ...]:
     """Return a key that is equal for examples with equal texts; the order of a pair does not matter."""
-    texts = normalized_texts(row, columns)
+    texts = normalize_texts(row, columns)
     return tuple(sorted(texts) if set(PAIR_COLUMNS) <= set(columns) else texts)
 
 
@@ -308,7 +308,7 @@ def describe_split(name: str, rows: list[Row], columns: dict[str, str]) -> str:
 def describe_repetitions(splits: dict[str, list[Row]], columns: dict[str, str]) -> list[str]:
     """Return lines about examples that occur twice in a split, or in two. splits: {name: examples}."""
     result = []
-    keys = {name: [text_key(row, columns) for row in rows] for name, rows in splits.items()}
+    keys = {name: [make_text_key(row, columns) for row in rows] for name, rows in splits.items()}
     for name, rows in splits.items():
         labels: dict[tuple[str, ...], set] = {}
         contradictions = 0
@@ -320,7 +320,7 @@ def describe_repetitions(splits: dict[str, list[Row]], columns: dict[str, str]) 
             other = f", {contradictions} of them with another label" if contradictions else ""
             result.append(f"note {name}: {repeated} {item_name(columns)}s repeat an earlier one{other}")
     texts = {
-        name: {text for row in rows for text in normalized_texts(row, columns)}
+        name: {text for row in rows for text in normalize_texts(row, columns)}
         for name, rows in splits.items()
     }
     for first, second in combinations(splits, 2):

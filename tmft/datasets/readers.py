@@ -148,6 +148,6 @@ def check_unpacked_size(num_bytes: int, path: Path) -> None:
         raise InputError(f"{path} unpacks to more than {MAX_UNPACKED_BYTES:,} bytes: unpack it yourself")
 
 
-def single_line(text: str) -> str:
+def join_lines(text: str) -> str:
     """Return the text in one line: TABs, and all characters at which Python ends a line, become spaces."""
     return " ".join(text.replace("\t", " ").splitlines()).strip()

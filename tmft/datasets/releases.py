@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from tmft.data import SPLITS
-from tmft.datasets.readers import ReleaseFile, Row, read_files, read_rows, single_line
+from tmft.datasets.readers import ReleaseFile, Row, join_lines, read_files, read_rows
 from tmft.errors import InputError
 from tmft.io.files import is_file, is_folder, matching_paths
 from tmft.io.text import read_lines
@@ -312,7 +312,7 @@ def read_nli_sentences(path: Path) -> Iterator[str]:
     lines = enumerate((line.split("\t") for line in read_lines(path)), start=1)
     seen = {""}
     for _, cells in select_columns(lines, path, PAIR_COLUMNS, remedy="get AllNLI.tsv.gz"):
-        for sentence in map(single_line, cells):
+        for sentence in map(join_lines, cells):
             if sentence not in seen:
                 seen.add(sentence)
                 yield sentence

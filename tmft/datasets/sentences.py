@@ -23,7 +23,7 @@ def split_line(line: str, max_length: int) -> list[str]:
     return [*sentences, line] if len(sentences) > 1 and len(line) <= max_length else sentences
 
 
-def sentences_of(
+def extract_sentences(
     lines: Iterable[str], min_length: int, max_length: int, excluded: Iterable[str] = ()
 ) -> Iterator[str]:
     """Yield the distinct sentences of a text.

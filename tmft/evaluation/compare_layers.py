@@ -10,7 +10,7 @@ from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
 MAX_IN_MEMORY = 20_000  # more sentences than this are encoded in parts, of which only sums are kept
 
 
-def matching_layers(num_layers_a: int, num_layers_b: int) -> list[int]:
+def match_layers(num_layers_a: int, num_layers_b: int) -> list[int]:
     """Return, for each hidden state of A from 0 to num_layers_a, the index of its counterpart in B.
 
     It has the same index if the models are equally deep, and otherwise the same relative depth, rounded.
@@ -43,7 +43,7 @@ def compare_layers(
                 check_finite_embeddings(states, batch, name)
             embeddings = [(hidden_states[a], hidden_states[b]) for a, b in pairs]
             if not all_pairs:
-                embeddings = [(x, y[matching_layers(len(x) - 1, len(y) - 1)]) for x, y in embeddings]
+                embeddings = [(x, y[match_layers(len(x) - 1, len(y) - 1)]) for x, y in embeddings]
             if len(batch) == len(sentences):
                 if all_pairs:
                     return [cka_matrix(x, y, debiased) for x, y in embeddings]

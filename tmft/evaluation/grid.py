@@ -32,9 +32,9 @@ from tmft.evaluation.variants import (
     VectorSource,
     embed_sources,
     embed_static_model,
+    list_vector_sources,
     look_up,
     postprocess_embeddings,
-    vector_sources,
 )
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
 from tmft.tasks import Task
@@ -218,8 +218,8 @@ class GridEmbedder:
     def __init__(self, model: SentenceEncoder, text: Sequence[str]):
         self.model = model
         self.reference_text = ReferenceText(text) if text else None
-        self.sources, self.layers = vector_sources(model)
-        self.average_models = mean_vector_models(model, self.layers, text) if text else {}
+        self.sources, self.layers = list_vector_sources(model)
+        self.average_models = make_mean_vector_models(model, self.layers, text) if text else {}
         averaged_layers = [source.name for source in self.sources if len(source.layers) > 1]
         self.static_models = {"random": random_static_model(model)}
         if averaged_layers and averaged_layers[0] in self.average_models:
@@ -257,7 +257,7 @@ class GridEmbedder:
         return variants
 
 
-def mean_vector_models(
+def make_mean_vector_models(
     model: SentenceEncoder, layers: list[VectorSource], text: Sequence[str]
 ) -> dict[str, SentenceEncoder]:
     """Make a static model for each layer; return {name of the layer: static model}.

@@ -23,9 +23,9 @@ from tmft.evaluation.variants import (
     Variant,
     embed_sources,
     embed_static_model,
+    list_vector_sources,
     look_up,
     postprocess_embeddings,
-    vector_sources,
 )
 from tmft.formatting import percent
 from tmft.sentence_encoder import SentenceEncoder
@@ -73,7 +73,7 @@ def score_variants(
     all_sentences = list(dict.fromkeys([*sentences, *labeled_pairs.sentences]))
     index = {sentence: i for i, sentence in enumerate(all_sentences)}
     fit_indices = [index[sentence] for sentence in sentences]
-    sources, _ = vector_sources(model)
+    sources, _ = list_vector_sources(model)
     embeddings = embed_sources(model, sources, all_sentences, sentences)
     embeddings |= embed_static_model("random", random_static_model(model), all_sentences, sentences)
     scores = []

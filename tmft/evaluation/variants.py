@@ -67,7 +67,7 @@ class Variant:
         return " + ".join(filter(None, [self.source, token_weights, self.postprocess]))
 
 
-def vector_sources(model: SentenceEncoder) -> tuple[list[VectorSource], list[VectorSource]]:
+def list_vector_sources(model: SentenceEncoder) -> tuple[list[VectorSource], list[VectorSource]]:
     """Return two lists of sources: those of the tables, and each hidden state from 0 on, for the curves."""
     L = len(model.encoder.layers)
     layers = [VectorSource(str(layer), (layer,)) for layer in range(L + 1)]
