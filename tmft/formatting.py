@@ -24,13 +24,9 @@ def percent(value: float | None) -> str:
 
 
 def mean_and_std(values: list[float]) -> str:
-    """Return the mean and the standard deviation of scores, x 100 with two decimals: "84.12 ±
-    0.35".
+    """Return the mean and the sample standard deviation (n - 1) of scores, x 100: "84.12 ± 0.35".
 
-    values: the scores, not x 100.
-
-    It is the sample standard deviation (with n - 1). A single value has none, so the mean is returned alone.
-    The result is "nan" if a value is NaN.
+    A single value has no deviation, so the mean is returned alone. The result is "nan" if a value is NaN.
     """
     mean = statistics.mean(values)
     if len(values) == 1 or math.isnan(mean):

@@ -21,7 +21,13 @@ from tmft.cli import report
 from tmft.reports.comparisons import compare_sweeps
 from tmft.reports.page import Page
 from tmft.reports.plots import score_curve
-from tmft.reports.tables import best_layers, comparison_table, raw_results, score_by_layer, tidy_scores
+from tmft.reports.tables import (
+    best_layers_table,
+    comparison_table,
+    raw_results,
+    score_by_layer_table,
+    tidy_scores,
+)
 from tmft.runs.bootstrap import PREDICTIONS_FILE
 from tmft.runs.run_result import write_result
 from tmft.runs.sweeps import group_into_sweeps, load_published_scores, read_results
@@ -96,11 +102,11 @@ def test_every_table_has_the_scores_of_the_runs(runs):
         std = f" ± {100 * values.std(ddof=1):.2f}" if len(values) > 1 else ""
         return "nan" if np.isnan(values).any() else f"{100 * values.mean():.2f}{std}"
 
-    _, *lines = score_by_layer(sweep)
+    _, *lines = score_by_layer_table(sweep)
     cells = [[str(layer), *map(cell, arrays[layer].T)] for layer in sorted(runs)]
     assert [[line[0], *line[2:4]] for line in lines] == cells
     means = {layer: array[:, 0].mean() for layer, array in arrays.items() if not np.isnan(array[:, 0]).any()}
-    _, best = best_layers([sweep])
+    _, best = best_layers_table([sweep])
     if means:
         assert means[sweep.best_layer] == pytest.approx(max(means.values()), abs=1e-12)
     assert best[1] == f"{sweep.best_layer} of 3" and best[3] == cell(arrays[sweep.best_layer][:, 0])
@@ -132,7 +138,7 @@ def test_every_table_has_the_scores_of_the_runs(runs):
 
 def test_the_table_by_layer_has_mean_std_and_the_difference_to_published_scores(runs):
     (sweep,) = group_into_sweeps(read_results(runs))
-    heading, *lines = score_by_layer(sweep)
+    heading, *lines = score_by_layer_table(sweep)
     assert (
         ", ".join(heading) == "layer, seeds, dev Spearman, test Spearman, published, difference, parameters"
     )
@@ -145,14 +151,14 @@ def test_a_chain_is_compared_with_the_published_scores_of_that_chain(tmp_path):
     earlier = {"data": "wordsim", "settings": {"ckpt": f"{ELECTRA}@main", "seed": 0}}
     write_run(tmp_path, 1, 0, 0.8, 0.7, provenance=[earlier], ckpt="/some/folder")
     (sweep,) = group_into_sweeps(read_results(tmp_path))
-    assert score_by_layer(sweep)[1] == ["1", "1", "80.00", "70.00", "72.65", "-2.65", "2.00 M"]
+    assert score_by_layer_table(sweep)[1] == ["1", "1", "80.00", "70.00", "72.65", "-2.65", "2.00 M"]
 
 
 def test_a_sweep_from_scratch_is_named_after_its_architecture(tmp_path):
     scratch = {"data": "mlm", "settings": {"ckpt": None, "from_scratch": "shapes/small", "seed": 0}}
     write_run(tmp_path, 1, 0, 0.5, 0.6, provenance=[scratch])
     (sweep,) = group_into_sweeps(read_results(tmp_path))
-    assert sweep.checkpoint == "shapes/small" and len(score_by_layer(sweep)) == 2
+    assert sweep.checkpoint == "shapes/small" and len(score_by_layer_table(sweep)) == 2
 
 
 def test_runs_with_different_settings_are_not_averaged(runs):
@@ -167,7 +173,7 @@ def test_a_copy_of_a_run_folder_is_not_one_more_seed(runs, capsys):
     shutil.copytree(runs / "electra-stsb-layer1-seed0", runs / "copy-of-electra-stsb-layer1-seed0")
     shutil.copytree(runs / "electra-stsb-layer0-seed1", runs / "electra-stsb-layer0-seed1-copy")
     (sweep,) = group_into_sweeps(read_results(runs))
-    assert score_by_layer(sweep)[1:3] == [
+    assert score_by_layer_table(sweep)[1:3] == [
         ["0", "2", "51.00 ± 1.41", "61.00 ± 1.41", "60.59", "+0.41", "1.00 M"],
         ["1", "1 of 2", "80.00", "70.00", "72.14", "-2.14", "2.00 M"],
     ]
@@ -236,7 +242,7 @@ def test_runs_with_other_settings_are_marked_and_so_is_the_winner(runs, capsys):
     short = {"task": {"metric": "spearman", "objective": "cosine_bce"}, "lr": 1e-3, "epochs": 1}
     write_run(runs, 1, 0, 0.9, 0.9, sweep="short", **short, train_fraction=0.1)
     sweeps = group_into_sweeps(read_results(runs))
-    heading, *lines = best_layers(sweeps)
+    heading, *lines = best_layers_table(sweeps)
     assert heading[-1] == "settings that differ"
     assert {line[0]: line[-1] for line in lines} == {
         "electra-stsb": "train_fraction 1.0, lr 2e-05",
@@ -260,7 +266,7 @@ def test_runs_with_other_settings_are_marked_and_so_is_the_winner(runs, capsys):
 
 def test_runs_that_differ_in_the_checkpoint_are_not_marked(runs, capsys):
     write_run(runs, 1, 0, 0.9, 0.9, sweep="other", ckpt="bert", init="random")
-    heading, *_ = best_layers(group_into_sweeps(read_results(runs)))
+    heading, *_ = best_layers_table(group_into_sweeps(read_results(runs)))
     assert heading[-1] == "seeds"
     report.main([str(runs)])
     assert "same settings" not in capsys.readouterr().out
@@ -272,7 +278,7 @@ def test_data_of_another_content_is_marked(tmp_path):
         path = tmp_path / f"{name}-layer1-seed0/result.json"
         result = json.loads(path.read_text()) | {"digests": {"data": {"train": "cccc", "dev": digest}}}
         path.write_text(json.dumps(result))
-    _, *lines = best_layers(group_into_sweeps(read_results(tmp_path)))
+    _, *lines = best_layers_table(group_into_sweeps(read_results(tmp_path)))
     assert [line[-1] for line in lines] == ["data dev 'aaaa'", "data dev 'bbbb'"]
 
 

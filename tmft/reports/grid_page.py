@@ -36,7 +36,7 @@ def write_grid_page(results: GridResults, model: str, folder: Path) -> Page:
     model: name of the checkpoint, for the title.
     """
     page = Page(folder, f"{model} without training")
-    for paragraph in explanation(results):
+    for paragraph in explain_tables(results):
         page.text(paragraph)
     for task_type, tasks in results.tasks.items():
         title = f"{task_type}: {MEASURES[task_type]}, over {len(tasks)} tasks"
@@ -53,7 +53,7 @@ def write_grid_page(results: GridResults, model: str, folder: Path) -> Page:
     return page
 
 
-def explanation(results: GridResults) -> tuple[str, str]:
+def explain_tables(results: GridResults) -> tuple[str, str]:
     """Return the paragraphs that explain the lines and columns of the tables."""
     seconds = results.seconds
     return (

@@ -113,7 +113,7 @@ class Page:
         for a last column of the HTML page. best: number of the line, from 0 below the heading, to be marked.
         """
         title = sanitize(title, MAX_NAME_LENGTH)
-        html = table_html(title, lines, commands, best)
+        html = table_to_html(title, lines, commands, best)
         if is_folded:
             html = f"<details><summary>Table: {plain(title)}</summary>{html}</details>"
         is_file = is_printed or not is_folded
@@ -258,7 +258,9 @@ def class_attribute(name: str) -> str:
     return f' class="{name}"' if name else ""
 
 
-def table_html(title: str, lines: Sequence[Sequence[str]], commands: Sequence[str], best: int | None) -> str:
+def table_to_html(
+    title: str, lines: Sequence[Sequence[str]], commands: Sequence[str], best: int | None
+) -> str:
     """Return a table that page.js makes sortable; columns without numbers are aligned to the left."""
     heading, *body = lines
     is_text = [not any(NUMBER.fullmatch(line[i]) for line in body) for i in range(len(heading))]
@@ -269,7 +271,7 @@ def table_html(title: str, lines: Sequence[Sequence[str]], commands: Sequence[st
     cells += ['<th scope="col" class="words command-cell">command</th>'] if commands else []
     rows = []
     for number, line in enumerate(body):
-        row = [cell_html(cell, i, is_text[i]) for i, cell in enumerate(line)]
+        row = [cell_to_html(cell, i, is_text[i]) for i, cell in enumerate(line)]
         row += [f'<td class="command-cell">{folded_command(commands[number])}</td>'] if commands else []
         rows.append(f"<tr{class_attribute('best' if number == best else '')}>{''.join(row)}</tr>")
     label = plain(title)
@@ -280,7 +282,7 @@ def table_html(title: str, lines: Sequence[Sequence[str]], commands: Sequence[st
     )
 
 
-def cell_html(text: str, column: int, is_text: bool) -> str:
+def cell_to_html(text: str, column: int, is_text: bool) -> str:
     """Return a cell of a table; page.js sorts it by data-value if it is a number."""
     match = NUMBER.fullmatch(text)
     value = f' data-value="{match[1].replace(",", "")}"' if match else ""

@@ -19,15 +19,15 @@ from tmft.reports.page import Page, plain
 from tmft.reports.paper_tables import csv_table, file_stem
 from tmft.reports.run_commands import repeat_command, sweep_command, train_command
 from tmft.reports.tables import (
-    best_layers,
+    best_layers_table,
     comparison_table,
     epochs_table,
     metric_name,
     pretraining_table,
     raw_results,
     run_speed,
-    score_by_layer,
-    size_and_speed,
+    score_by_layer_table,
+    size_and_speed_table,
     tidy_scores,
 )
 from tmft.runs.result_schema import RESULT_FILE
@@ -67,7 +67,7 @@ def make_report(runs: Path, out: Path, program: str = "tmft") -> Page:
     if not sweeps and not pretrained:
         raise InputError(f"no finished run below {runs}: name a folder with run folders (result.json)")
     page = Page(out, f"Runs in {runs.resolve().name}", f"{date.today().isoformat()}, {program}")
-    page.text(summary(sweeps, pretrained), "lead")
+    page.text(summarize_runs(sweeps, pretrained), "lead")
     for folder, original in copies.items():
         page.note(f"{folder} is a copy of the run {original}: it is not counted.")
     used: set[str] = set()
@@ -85,7 +85,7 @@ def make_report(runs: Path, out: Path, program: str = "tmft") -> Page:
         page.section("What was run")
         for sweep in sweeps:
             page.heading(sweep.name)
-            page.facts(sweep_facts(sweep))
+            page.facts(describe_sweep(sweep))
             page.command(sweep_command(sweep), sweep.name)
     page.section("How to read this page")
     page.bullets([*ABOUT, *[ABOUT_BASELINES] * has_baselines])
@@ -101,7 +101,7 @@ def make_report(runs: Path, out: Path, program: str = "tmft") -> Page:
     return page
 
 
-def summary(sweeps: list[Sweep], pretrained: list[dict[str, Any]]) -> str:
+def summarize_runs(sweeps: list[Sweep], pretrained: list[dict[str, Any]]) -> str:
     """Return the sentence below the title: how many runs of each kind there are."""
     runs = [run for sweep in sweeps for runs in sweep.layers.values() for run in runs]
     parts = []
@@ -137,9 +137,9 @@ def add_task(
     if sweeps[0].data == "sample":
         page.text(ABOUT_SAMPLE)
     for sweep in sweeps:
-        page.text(main_result(sweep), "answer")
+        page.text(describe_main_result(sweep), "answer")
     commands = [repeat_command(sweep.layers[sweep.best_layer]) for sweep in sweeps]
-    lines = best_layers(sweeps)
+    lines = best_layers_table(sweeps)
     page.table(f"{task}: each run at the layer that is best on dev", lines, commands=commands)
     if lines[0][-1] == "settings that differ":
         page.note(
@@ -155,7 +155,11 @@ def add_task(
         commands = [repeat_command(runs) for runs in sweep.layers.values()]
         best = list(sweep.layers).index(sweep.best_layer)
         page.table(
-            f"{sweep.name}: by layer", score_by_layer(sweep), is_folded=True, commands=commands, best=best
+            f"{sweep.name}: by layer",
+            score_by_layer_table(sweep),
+            is_folded=True,
+            commands=commands,
+            best=best,
         )
         name = sanitize(sweep.name, MAX_NAME_LENGTH)
         if sweep.changed_file:
@@ -183,7 +187,7 @@ def add_task(
             page.table(f"{sweep.name}: all epochs", lines, is_printed=False, is_folded=True)
 
 
-def main_result(sweep: Sweep) -> str:
+def describe_main_result(sweep: Sweep) -> str:
     """Return the main result of a sweep as a sentence."""
     name = sanitize(sweep.name, MAX_NAME_LENGTH)
     best, whole = sweep.best_layer, sweep.num_hidden_layers
@@ -207,7 +211,7 @@ def add_size_and_speed(page: Page, task: str, sweeps: list[Sweep], stem: str) ->
         explanation = ""
         if run_speed(runs):
             panels[f"{stem}-speed"] = partial(plots.score_by_quantity, sweeps, quantity="speed")
-            machines = "; ".join(sorted({machine_name(run) for run in runs}))
+            machines = "; ".join(sorted({describe_machine(run) for run in runs}))
             explanation = (
                 "Speed is the median over epochs and seeds, as each run has measured it while it was trained "
                 f"({machines}). Other work on the machine slows a run, so small differences mean nothing."
@@ -215,10 +219,12 @@ def add_size_and_speed(page: Page, task: str, sweeps: list[Sweep], stem: str) ->
             if len({run.get("environment", {}).get("threads") for run in runs}) > 1:
                 explanation += " The number of threads differs, see the table."
     page.figure(f"{task}: score by parameters and speed", panels, explanation)
-    page.table(f"{task}: score, size and speed", size_and_speed(sweeps), is_printed=False, is_folded=True)
+    page.table(
+        f"{task}: score, size and speed", size_and_speed_table(sweeps), is_printed=False, is_folded=True
+    )
 
 
-def machine_name(run: dict[str, Any]) -> str:
+def describe_machine(run: dict[str, Any]) -> str:
     """Return what a run was computed on: device, number of threads and precision."""
     environment = run.get("environment", {})
     threads = environment.get("threads")
@@ -260,7 +266,7 @@ def draw_intervals(page: Page, title: str, comparisons: list[LayerComparison], s
         page.figure(f"{title}: differences", {stem: partial(plots.intervals, title, comparisons)})
 
 
-def sweep_facts(sweep: Sweep) -> dict[str, str]:
+def describe_sweep(sweep: Sweep) -> dict[str, str]:
     """Return what a reader must know about a sweep: checkpoint, data, recipe, machine, as {name: text}."""
     run = next(iter(sweep.layers.values()))[0]
     settings, environment = run["settings"], run.get("environment", {})
@@ -292,7 +298,7 @@ def sweep_facts(sweep: Sweep) -> dict[str, str]:
         "data": ", ".join(filter(None, data)),
         "recipe": ", ".join(filter(None, recipe)),
         "layers and seeds": f"{layers}; {each}",
-        "measured on": machine_name(run),
+        "measured on": describe_machine(run),
         "made with": ", ".join(filter(None, made_with)),
     }
 

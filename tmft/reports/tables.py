@@ -17,7 +17,7 @@ from tmft.runs.sweeps import Sweep, describe_differences
 MISSING = "–"
 
 
-def best_layers(sweeps: list[Sweep]) -> list[list[str]]:
+def best_layers_table(sweeps: list[Sweep]) -> list[list[str]]:
     """Return a table with a line per sweep, at its layer that is best on dev, as in table 1 of the paper."""
     metrics = [name for name in sweeps[0].metrics if all(name in sweep.metrics for sweep in sweeps)]
     remarks = describe_differences(sweeps)
@@ -41,7 +41,7 @@ def best_layers(sweeps: list[Sweep]) -> list[list[str]]:
     return lines
 
 
-def score_by_layer(sweep: Sweep) -> list[list[str]]:
+def score_by_layer_table(sweep: Sweep) -> list[list[str]]:
     """Return a table with a line per layer of a sweep: mean and std over the seeds, x 100, on dev and test.
 
     If the authors of TMFT have published scores, the table has them and our mean minus theirs.
@@ -68,7 +68,7 @@ def score_by_layer(sweep: Sweep) -> list[list[str]]:
     return lines
 
 
-def size_and_speed(sweeps: list[Sweep]) -> list[list[str]]:
+def size_and_speed_table(sweeps: list[Sweep]) -> list[list[str]]:
     """Return a table with a line per layer of each sweep: stored parameters, speed and test score."""
     metric = metric_name(sweeps[0].metric)
     lines = [["run", "layer", "million parameters", "threads", "examples per second", f"test {metric}"]]

@@ -173,7 +173,7 @@ def group_into_sweeps(results: list[tuple[Path, dict[str, Any]]]) -> list[Sweep]
         run["folder"] = path.parent
         add_run(sweep, run)
         reference = next(iter(sweep.layers.values()))[0]["settings"]
-        if key := different_setting(reference, settings):
+        if key := find_different_setting(reference, settings):
             raise InputError(
                 f"{path.parent} was run with {key} {settings[key]}, another run of {sweep.name} with "
                 f"{reference.get(key)}, so they cannot be averaged: move one of them elsewhere"
@@ -209,7 +209,7 @@ def changed_file(run: dict[str, Any], other: dict[str, Any]) -> str:
     return next((name for name in before if name in now and before[name] != now[name]), "")
 
 
-def different_setting(reference: dict[str, Any], settings: dict[str, Any]) -> str | None:
+def find_different_setting(reference: dict[str, Any], settings: dict[str, Any]) -> str | None:
     """Return the name of a setting that two runs of a sweep must share, but do not; None if there is none."""
     shared = {key: value for key, value in settings.items() if key not in ("layer", "seed", "init_from")}
     return first_difference(reference, shared)
@@ -306,7 +306,7 @@ def layer_curve(folder: Path, result: dict[str, Any]) -> str:
         (path, other)
         for path, other in results
         if other.get("sweep") == result["sweep"]
-        and not different_setting(result["settings"], other["settings"])
+        and not find_different_setting(result["settings"], other["settings"])
     ]
     sweeps = [sweep for sweep in group_into_sweeps(same_sweep) if len(sweep.layers) > 1]
     return "".join(f"\nThe layers of this sweep:\n\n```\n{layer_table(sweep)}\n```\n" for sweep in sweeps)
