@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from tmft.errors import InputError
 from tmft.formatting import format_duration
+from tmft.speed.threads import limit_threads
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -20,8 +21,10 @@ PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float
 def choose_device(name: str) -> torch.device:
     """Return the torch device with this name; "auto" is the GPU if there is one, else the CPU.
 
+    In a container with a CPU quota, torch gets no more threads than the quota allows, see `limit_threads`.
     Raises InputError if torch does not know the device, cannot use it, or has no mixed precision on it.
     """
+    limit_threads()
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -29,6 +29,7 @@ from tmft.runs.run_folder import (
 )
 from tmft.runs.run_result import fine_tuning_result, format_provenance, write_result
 from tmft.sentence_encoder import SentenceEncoder
+from tmft.speed.threads import describe_threads
 from tmft.training.all_layers import AllLayersEmbed
 from tmft.training.callbacks import Callback
 from tmft.training.checkpointing import Checkpointing, TrainingCheckpoint
@@ -163,6 +164,7 @@ def run_header(run: Run, model: SentenceEncoder, num_examples: dict[str, int]) -
     num_examples: {task: number of training examples}; the name of a single task is "".
     """
     where = f"{choose_precision(run.config.recipe.precision, model.device)} on {model.device}"
+    where += describe_threads(model.device)
     examples = " + ".join(f"{number} {name}".strip() for name, number in num_examples.items())
     provenance = f"weights from {format_provenance(run.provenance)}" if run.provenance else ""
     lines = [

@@ -1,0 +1,68 @@
+"""The number of threads: at most the quota of the container, unless the user has chosen it."""
+
+import pytest
+import torch
+
+from tmft.speed import threads
+from tmft.speed.threads import cpu_quota, describe_threads, limit_threads
+
+FORMS = [
+    ({"cpu.max": "150000 100000\n"}, 1.5),
+    ({"cpu.max": "max 100000\n"}, None),
+    ({"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4.0),
+    ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+    ({"cpu.max": "?\n"}, None),
+    ({}, None),
+]
+
+
+def write(folder, files):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+
+
+@pytest.mark.parametrize(("files", "cores"), FORMS)
+def test_a_quota_is_read_in_both_forms(files, cores, tmp_path):
+    write(tmp_path, files)
+    assert cpu_quota(tmp_path) == cores
+
+
+@pytest.mark.parametrize(
+    ("quota", "chosen", "expected"),
+    [
+        ("150000", "", 1),
+        ("50000", "", 1),
+        ("200000", "", 2),
+        ("max", "", 3),
+        ("100000", "3", 3),
+        ("900000", "", 3),
+    ],
+)
+def test_torch_gets_no_more_threads_than_the_quota_allows(quota, chosen, expected, tmp_path, monkeypatch):
+    before = torch.get_num_threads()
+    write(tmp_path, {"cpu.max": f"{quota} 100000"})
+    monkeypatch.setattr(threads, "CGROUP", tmp_path)
+    for name in threads.OWN_SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    if chosen:
+        monkeypatch.setenv("OMP_NUM_THREADS", chosen)
+    torch.set_num_threads(3)
+    try:
+        limit_threads()
+        assert torch.get_num_threads() == expected
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("count", "running", "text"),
+    [(1, 9, ", 1 thread"), (2, 0, ", 2 threads"), (2, 3, "try OMP_NUM_THREADS=1")],
+)
+def test_the_header_names_the_threads_and_a_busy_machine(count, running, text, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: count)
+    monkeypatch.setattr(threads, "count_running_tasks", lambda: running)
+    monkeypatch.setattr(threads.os, "cpu_count", lambda: 4)
+    shown = describe_threads(torch.device("cpu"))
+    assert shown.startswith(f", {count} thread") and (text in shown) and ("OMP" in shown) == ("OMP" in text)
+    assert describe_threads(torch.device("cuda")) == ""

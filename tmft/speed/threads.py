@@ -1,0 +1,71 @@
+"""The number of threads that fits the machine: threads of one product wait for each other.
+
+If a machine has fewer free cores than there are threads, each product waits for the slowest thread: layer 4
+of the first run, on two cores with a load of 8, took 103 to 164 s with two threads and 26 s with one. A quota
+of a container is known and stays, so torch gets no more threads than it allows. Load comes and goes, and the
+number of threads changes the last bits of a result, so the user is only told about it.
+"""
+
+import math
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+CGROUP = Path("/sys/fs/cgroup")
+# Files with the quota and the period of a control group, both in microseconds: version 2, then version 1.
+QUOTA_FILES = (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"))
+OWN_SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # with which the user chooses the number of threads
+
+
+def limit_threads() -> None:
+    """Give torch at most as many threads as the CPU quota of the container allows, at least one.
+
+    Without a quota, or if the user has chosen the number of threads, nothing is changed.
+    """
+    quota = cpu_quota(CGROUP)
+    if quota and not any(name in os.environ for name in OWN_SETTINGS):
+        threads = max(1, math.floor(quota))
+        if threads < torch.get_num_threads():
+            torch.set_num_threads(threads)
+
+
+def cpu_quota(folder: Path) -> float | None:
+    """Return how many cores a control group may use at a time; None if it is not limited or not known."""
+    for names in QUOTA_FILES:
+        try:
+            words = [word for name in names for word in (folder / name).read_text("ascii").split()]
+            quota, period = (float(word) for word in words)
+        except (OSError, ValueError):  # no such file, as on macOS, or "max"
+            continue
+        if quota > 0 < period:
+            return quota / period
+    return None
+
+
+def describe_threads(device: torch.device) -> str:
+    """Return the number of threads, and a hint on a busy machine, to end a line with; "" on a GPU."""
+    threads = torch.get_num_threads()
+    if device.type != "cpu":
+        return ""
+    text = f", {threads} thread{'s' * (threads > 1)}"
+    if threads > 1 and count_running_tasks() + threads > (os.cpu_count() or 1):
+        text += " (other programs use this machine: if it is slow, try OMP_NUM_THREADS=1)"
+    return text
+
+
+def count_running_tasks(pauses: Sequence[float] = (0.02,) * 5) -> int:
+    """Return how many threads of other programs want to run at all of a few moments; 0 if it is not known.
+
+    pauses: seconds between the moments.
+    """
+    counts = []
+    for pause in pauses:
+        try:
+            counts.append(int(Path("/proc/loadavg").read_text("ascii").split()[3].partition("/")[0]) - 1)
+        except (OSError, ValueError, IndexError):
+            return 0
+        time.sleep(pause)
+    return min(counts, default=0)
