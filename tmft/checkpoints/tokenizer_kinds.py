@@ -75,7 +75,7 @@ class TokenizerKind:
     # vocabulary and parses the scores of tokens exactly; '': a class that uses tokenizer.json unchanged.
     saved_class: str = ""
     # The keys that this class needs in tokenizer_config.json besides the special tokens.
-    saved_settings: Callable[[tokenizers.Tokenizer], dict[str, Any]] = lambda backend: {}
+    saved_keys: Callable[[tokenizers.Tokenizer], dict[str, Any]] = lambda backend: {}
 
     @property
     def required_tokens(self) -> list[str]:
@@ -296,12 +296,12 @@ def finish_qwen(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> None:
 # ------------------------------------------------------------------------------- settings that are saved
 
 
-def t5_settings(backend: tokenizers.Tokenizer) -> dict[str, Any]:
+def t5_extra_keys(backend: tokenizers.Tokenizer) -> dict[str, Any]:
     """Return the keys that T5Tokenizer needs: how many sentinels there are."""
     return {"extra_ids": sum(token.startswith("<extra_id_") for token in backend.get_vocab())}
 
 
-def albert_settings(backend: tokenizers.Tokenizer) -> dict[str, Any]:
+def albert_extra_keys(backend: tokenizers.Tokenizer) -> dict[str, Any]:
     """Return the keys that AlbertTokenizer needs: whether it removes accents and lower-cases text."""
     steps = {type(step) for step in backend.normalizer}
     return {
@@ -378,7 +378,7 @@ TOKENIZER_KINDS = {
         model=models.Unigram,
         transformers_classes=("T5Tokenizer",),
         saved_class="T5Tokenizer",
-        saved_settings=t5_settings,
+        saved_keys=t5_extra_keys,
     ),
     "albert": TokenizerKind(
         special_tokens={
@@ -404,7 +404,7 @@ TOKENIZER_KINDS = {
         model=models.Unigram,
         transformers_classes=("AlbertTokenizer",),
         saved_class="AlbertTokenizer",
-        saved_settings=albert_settings,
+        saved_keys=albert_extra_keys,
     ),
     "xlm-roberta": TokenizerKind(
         special_tokens=ROBERTA_TOKENS,

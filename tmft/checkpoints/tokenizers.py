@@ -171,7 +171,7 @@ class Tokenizer:
         if padding_side != "right":
             config["padding_side"] = padding_side
         kind = TOKENIZER_KINDS[KIND_BY_CLASS.get(self.tokenizer_class, "generic")]
-        config |= kind.saved_settings(self.backend)
+        config |= kind.saved_keys(self.backend)
         backend = self.backend
         if not self.add_special_tokens and max_length < UNLIMITED_LENGTH:
             backend = tokenizers.Tokenizer.from_str(backend.to_str())
