@@ -21,8 +21,8 @@ from tmft.io.tsv import read_table
 from tmft.runs.bootstrap import read_predictions
 from tmft.runs.pretrain import text_digests
 from tmft.runs.result_schema import read_result
-from tmft.runs.run_folder import load_finished_result, load_objective
-from tmft.runs.run_result import provenance_of
+from tmft.runs.run_folder import load_finished_result
+from tmft.runs.run_result import load_objective, provenance_of
 from tmft.runs.sweeps import sweep_summaries
 from tmft.tasks import TASKS, Task
 from tmft.training.checkpointing import TrainingCheckpoint

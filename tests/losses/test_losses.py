@@ -12,7 +12,7 @@ from tmft.losses.cosine import CosineBCE, CosineMSE
 from tmft.losses.heads import SoftmaxLoss
 from tmft.losses.registry import OBJECTIVES
 from tmft.metrics import cosines
-from tmft.runs.run_folder import load_objective, save_heads
+from tmft.runs.run_result import load_objective, save_heads
 from tmft.tasks import TASKS
 
 U = torch.tensor([[1.0, 0.0], [1.0, 0.0]])

@@ -10,7 +10,7 @@ from tmft.errors import InputError
 from tmft.io.files import is_file
 from tmft.losses.objective import Objective
 from tmft.runs.result_schema import read_result
-from tmft.runs.run_folder import load_objective
+from tmft.runs.run_result import load_objective
 from tmft.tasks import Task
 
 

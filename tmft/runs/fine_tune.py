@@ -25,9 +25,8 @@ from tmft.runs.run_folder import (
     data_digests,
     load_finished_result,
     lock_run_folder,
-    save_heads,
 )
-from tmft.runs.run_result import fine_tuning_result, format_provenance, write_result
+from tmft.runs.run_result import fine_tuning_result, format_provenance, save_heads, write_result
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.speed.threads import describe_threads
 from tmft.training.all_layers import AllLayersEmbed

@@ -1,4 +1,4 @@
-"""The folder of a run: reserve and lock it, compare settings and files, save and load trained heads.
+"""The folder of a run: reserve and lock it, compare settings and files.
 
 A folder with a result.json holds a finished run; tmft/runs/result_schema.py documents and reads that file.
 """
@@ -10,20 +10,13 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
-from torch import nn
-
-from tmft.checkpoints.weights import open_safetensors
 from tmft.data import Examples
 from tmft.distributed import Processes
 from tmft.errors import InputError, describe_error, has_control_characters, sanitize
-from tmft.io.atomic import FolderInUseError, check_output_folder, folder_lock, is_same_file, write_file
+from tmft.io.atomic import FolderInUseError, check_output_folder, folder_lock, is_same_file
 from tmft.io.files import is_file
-from tmft.losses.objective import Objective
-from tmft.losses.registry import OBJECTIVES
 from tmft.runs.result_schema import RESULT_FILE, read_result
 from tmft.runs.run_result import jsonable
-from tmft.tasks import Task
 from tmft.training.checkpointing import STATE_FILE, TrainingCheckpoint
 
 MAX_FOLDER_NAME_BYTES = 200  # length of the name of a run folder; most file systems allow 255
@@ -31,7 +24,6 @@ MAX_FOLDER_NAME_BYTES = 200  # length of the name of a run folder; most file sys
 # digest}}. A split is called "stsb/train" if there are several tasks; pre-training has the group "text" in
 # place of "data". A copy of a checkpoint is the same checkpoint.
 Digests = dict[str, dict[str, str]]
-HEAD_FILE = "head.safetensors"
 
 
 # ------------------------------------------------------------------------------------ before the run begins
@@ -203,39 +195,3 @@ def first_change(before: Digests, now: Digests) -> str:
             if digests[name] != old_digests[name]:
                 return f"the content of {group} {name} has changed"
     return ""
-
-
-# -------------------------------------------------------------------------------------------- trained heads
-
-
-def save_heads(objectives: dict[str, nn.Module], folder: Path) -> None:
-    """Write the weights of the objectives, if they have any, to head.safetensors, as [TASK.]PARAMETER."""
-    weights = {
-        ".".join(filter(None, [task, name])): weight.detach().cpu()
-        for task, objective in objectives.items()
-        for name, weight in objective.state_dict().items()
-    }
-    if weights:
-        write_file(folder / HEAD_FILE, lambda path: save_file(weights, path))
-
-
-def load_objective(task: Task, width: int, folder: Path, task_name: str = "") -> Objective:
-    """Return the objective of a task; if it has a head, with the head that the run in `folder` trained."""
-    objective = OBJECTIVES[task.objective](width, task).eval()
-    for name, parameter in objective.named_parameters():
-        path, saved_name = folder / HEAD_FILE, ".".join(filter(None, [task_name, name]))
-        if not is_file(path):
-            raise InputError(
-                f"{folder} has no {HEAD_FILE}, and {task.objective} needs a trained head: "
-                "name a run of train.py on this task, at the layer that it trained"
-            )
-        with open_safetensors(path) as file:
-            weight = file.get_tensor(saved_name) if saved_name in file.keys() else None
-            shape = None if weight is None else tuple(weight.shape)
-            if weight is None or shape != tuple(parameter.shape):
-                raise InputError(
-                    f"{path} has {saved_name} of shape {shape} instead of {tuple(parameter.shape)}: name a "
-                    "run on this task, at this layer"
-                )
-            parameter.data.copy_(weight)
-    return objective

@@ -1,4 +1,4 @@
-"""The result of a fine-tuning run: the content of its result.json, its scores by name, and its model card."""
+"""The result of a fine-tuning run: its trained heads, result.json, its scores by name, and its model card."""
 
 import json
 import math
@@ -11,21 +11,61 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
+from torch import nn
 
 from tmft.checkpoints.model_card import ModelCardData
+from tmft.checkpoints.weights import open_safetensors
 from tmft.device import choose_precision
 from tmft.errors import InputError, sanitize
 from tmft.formatting import MAX_NAME_LENGTH, NON_SCORE_KEYS, escape_markdown, percent, to_json
 from tmft.io.atomic import write_file
 from tmft.io.files import is_file
+from tmft.losses.objective import Objective
+from tmft.losses.registry import OBJECTIVES
 from tmft.models.registry import parameter_counts
 from tmft.runs.result_schema import FORMAT, RESULT_FILE, read_result
 from tmft.runs.run_config import Run
 from tmft.sentence_encoder import SentenceEncoder
+from tmft.tasks import Task
 from tmft.training.loop_state import EpochResult
 
 MAX_PROVENANCE_LENGTH = 1000  # characters of the origin of the weights in a card
+HEAD_FILE = "head.safetensors"
 PACKAGES = ("torch", "safetensors", "tokenizers", "huggingface-hub", "numpy", "scipy")
+
+
+def save_heads(objectives: dict[str, nn.Module], folder: Path) -> None:
+    """Write the weights of the objectives, if they have any, to head.safetensors, as [TASK.]PARAMETER."""
+    weights = {
+        ".".join(filter(None, [task, name])): weight.detach().cpu()
+        for task, objective in objectives.items()
+        for name, weight in objective.state_dict().items()
+    }
+    if weights:
+        write_file(folder / HEAD_FILE, lambda path: save_file(weights, path))
+
+
+def load_objective(task: Task, width: int, folder: Path, task_name: str = "") -> Objective:
+    """Return the objective of a task; if it has a head, with the head that the run in `folder` trained."""
+    objective = OBJECTIVES[task.objective](width, task).eval()
+    for name, parameter in objective.named_parameters():
+        path, saved_name = folder / HEAD_FILE, ".".join(filter(None, [task_name, name]))
+        if not is_file(path):
+            raise InputError(
+                f"{folder} has no {HEAD_FILE}, and {task.objective} needs a trained head: "
+                "name a run of train.py on this task, at the layer that it trained"
+            )
+        with open_safetensors(path) as file:
+            weight = file.get_tensor(saved_name) if saved_name in file.keys() else None
+            shape = None if weight is None else tuple(weight.shape)
+            if weight is None or shape != tuple(parameter.shape):
+                raise InputError(
+                    f"{path} has {saved_name} of shape {shape} instead of {tuple(parameter.shape)}: name a "
+                    "run on this task, at this layer"
+                )
+            parameter.data.copy_(weight)
+    return objective
 
 
 def fine_tuning_result(
