@@ -41,6 +41,69 @@ def test_the_nearest_lines(text, capsys, tiny_folder):
     assert len(lines) == 10 and lines[0] == "1.0000  a cat"
 
 
+@pytest.mark.parametrize("precision", ["int8", "binary"])
+def test_a_search_in_rounded_vectors_has_the_exact_order_of_their_cosines_with_the_query(
+    precision, text, tmp_path, tiny_folder, capsys
+):
+    model, vectors = tiny_model(), tmp_path / "x.npy"
+    words = [str(tiny_folder), str(text), "--device", "cpu", "--out", str(vectors)]
+    encode.main([*words, "--embedding-precision", precision])
+    assert precision in capsys.readouterr().out
+    stored = np.load(vectors)
+    embeddings = model.encode([line if line.strip() else "." for line in LINES])
+    if precision == "binary":
+        assert stored.shape == (len(LINES), 3) and stored.dtype == np.uint8  # 24 dimensions
+        rounded = np.where(embeddings > 0, 1.0, -1.0)
+        bits = [[int(bit) for byte in row for bit in f"{byte:08b}"] for row in stored]
+        np.testing.assert_array_equal(bits, rounded > 0)
+    else:
+        assert stored.shape == (len(LINES), 24) and stored.dtype == np.int8
+        rounded = np.round(embeddings / np.abs(embeddings).max(1, keepdims=True) * 127)
+        assert np.abs(stored - rounded).max() <= 1
+        rounded = stored.astype(float)
+    query = model.encode(["a cat"])[0]
+    cosines = rounded @ query / np.linalg.norm(rounded, axis=1) / np.linalg.norm(query)
+    expected = {line: cosine for line, cosine in zip(LINES, cosines, strict=True) if line.strip()}
+    found = nearest_lines(model, "a cat", text, count=100, vectors=vectors)
+    assert {line for _, line in found} == set(expected)
+    assert [cosine for cosine, _ in found] == pytest.approx(sorted(expected.values(), reverse=True), abs=1e-5)
+    assert all(cosine == pytest.approx(expected[line], abs=1e-5) for cosine, line in found)
+
+
+@pytest.mark.parametrize(
+    ("out", "changes", "message"),
+    [
+        ("x.parquet", {}, "a Parquet file has float32 embeddings: name an out that ends with .npy"),
+        (
+            "x.npy",
+            {"similarity_fn_name": "dot"},
+            "the model compares by dot, which needs lengths: choose float32",
+        ),
+        ("x.npy", {"truncate_dim": 20}, "20 dimensions are no multiple of 8: choose int8"),
+    ],
+)
+def test_embeddings_that_cannot_be_binary_are_refused(out, changes, message, text, tmp_path):
+    model = tiny_model()
+    for name, value in changes.items():
+        setattr(model, name, value)
+    with pytest.raises(InputError, match=message):
+        encode_file(model, text, tmp_path / out, ALONE, embedding_precision="binary")
+    assert not list(tmp_path.glob("x*"))
+
+
+def test_vectors_of_an_unknown_precision_are_refused(text, tmp_path):
+    model, vectors = tiny_model(), tmp_path / "x.npy"
+    encode_file(model, text, vectors, ALONE, embedding_precision="binary")
+    metadata = json.loads(metadata_path(vectors).read_text())
+    for precision, message in (
+        ("int2", "their embedding_precision is 'int2'"),
+        ("int8", "expected \\(N, 24\\) int8"),
+    ):
+        metadata_path(vectors).write_text(json.dumps(metadata | {"embedding_precision": precision}))
+        with pytest.raises(InputError, match=message):
+            nearest_lines(model, "a cat", text, vectors=vectors)
+
+
 def test_a_search_reads_the_vectors_that_encode_wrote(text, tmp_path, monkeypatch, capsys, tiny_folder):
     model, vectors = tiny_model(), tmp_path / "x.npy"
     encode_file(model, text, vectors, ALONE)

@@ -24,6 +24,7 @@ from tmft.cli.parser import CommandLineParser
 from tmft.distributed import init_distributed
 from tmft.formatting import format_duration
 from tmft.io.atomic import check_writable
+from tmft.serving.embedding_precision import STORED_TYPES
 from tmft.serving.encode_file import encode_file, metadata_path
 
 
@@ -34,12 +35,14 @@ def main(argv: list[str] | None = None) -> None:
     processes = init_distributed(args.device)
     model = load_model(args).to(processes.device)
     start = time.perf_counter()
-    count, num_resumed = encode_file(model, args.file, args.out, processes, args.column, args.keep_columns)
+    count, num_resumed = encode_file(
+        model, args.file, args.out, processes, args.column, args.keep_columns, args.embedding_precision
+    )
     if processes.rank == 0:
         seconds = time.perf_counter() - start
         resumed = f", {num_resumed} of them before" if num_resumed else ""
         rate = f"{(count - num_resumed) / seconds:,.0f} a second"
-        shape = f"{count} x {model.dimensions} float32{resumed}"
+        shape = f"{count} x {model.dimensions} {args.embedding_precision}{resumed}"
         print(f"wrote {args.out}: {shape}, {format_duration(seconds)}, {rate}")
 
 
@@ -56,6 +59,8 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     p.add_argument("--keep-columns", metavar="NAME,...", type=lambda names: names.split(","), default=[],
                    help="columns of a table to write into the .parquet file, such as a key that rows are "
                    "joined by; default: none")
+    p.add_argument("--embedding-precision", choices=STORED_TYPES, default="float32", help="int8 takes a "
+                   "quarter of the space, binary (a bit for each dimension) a 32nd; lengths are lost")
     add_embedding_options(p)
     return p.parse_args(argv)
 # fmt: on

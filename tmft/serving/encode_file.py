@@ -36,6 +36,12 @@ from tmft.io.tables import check_pyarrow, read_rows, read_texts, table_kind
 from tmft.io.text import STDIN
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.embedding_identity import LineDigest, model_record, names_that_differ
+from tmft.serving.embedding_precision import (
+    STORED_TYPES,
+    check_embedding_precision,
+    stored_width,
+    to_precision,
+)
 
 BLOCK_SIZE = 1024  # lines that are embedded together
 GROUP_BLOCKS = 16  # blocks that are a group of rows of a Parquet file, which is written at once
@@ -51,6 +57,7 @@ def encode_file(
     processes: Processes,
     column: str | None = None,
     keep_columns: Sequence[str] = (),
+    embedding_precision: str = "float32",
 ) -> tuple[int, int]:
     """Embed the lines of a file and write a .npy file, (N, D) float32; row i is the embedding of line i.
 
@@ -60,12 +67,17 @@ def encode_file(
     column: name of a column of a table (tmft/io/tables.py), whose rows are embedded in place of lines.
     keep_columns: names of columns of the table that are written into the Parquet file beside the embeddings.
     processes: each of them embeds a part of the lines.
+    embedding_precision: how they are stored, "float32", "int8" or "binary" (embedding_precision.py).
     Returns N, and the number of lines of this process that an interrupted run had already embedded.
     Raises InputError if a part file belongs to another model or text, if the text changes while it is read,
     if an embedding is not finite, or if nothing can be written.
     """
     rank, world_size = processes.rank, processes.world_size
     check_keep_columns(out, column, keep_columns)
+    check_embedding_precision(model, embedding_precision)
+    if is_parquet(out) and embedding_precision != "float32":
+        problem = f"embedding_precision {embedding_precision}: a Parquet file has float32 embeddings"
+        raise InputError(f"{problem}: name an `out` that ends with .npy", "embedding_precision", "out")
     if path == STDIN and world_size > 1:
         raise InputError("standard input cannot be shared by several processes: name a file")
     if is_parquet(out):
@@ -99,13 +111,15 @@ def encode_file(
         processes.barrier()
         if rank == 0:
             settings = {"model": record, "text": now.hexdigest, "lines": now.num_lines}
+            if embedding_precision != "float32":
+                settings["embedding_precision"] = embedding_precision
             vectors = hashlib.sha256()
-            blocks = join_blocks(parts, now.num_lines, vectors.update)
-            shape = now.num_lines, model.dimensions
+            blocks = join_blocks(parts, now.num_lines, embedding_precision, vectors.update)
+            shape = now.num_lines, stored_width(model.dimensions, embedding_precision)
 
             def write(new: Path) -> None:
                 if not is_parquet(out):
-                    write_npy(new, blocks, shape)
+                    write_npy(new, blocks, shape, STORED_TYPES[embedding_precision])
                 else:
                     write_parquet(new, blocks, shape, settings, path, column, keep_columns)
 
@@ -250,8 +264,10 @@ def open_part(path: str, flags: int) -> int:
     return os.open(path, flags | PART_FLAGS, 0o600)
 
 
-def join_blocks(parts: list[PartFile], num_lines: int, update: Callable[[bytes], None]) -> Iterator[bytes]:
-    """Yield the embeddings of all blocks in the order of the text, and pass them to `update`.
+def join_blocks(
+    parts: list[PartFile], num_lines: int, precision: str, update: Callable[[bytes], None]
+) -> Iterator[bytes]:
+    """Yield the embeddings of all blocks, in the order of the text, as stored, and pass them to `update`.
 
     The processes took turns: block n is the next one of part n % len(parts).
     """
@@ -259,17 +275,20 @@ def join_blocks(parts: list[PartFile], num_lines: int, update: Callable[[bytes],
     for blocks in cycle([part.read_embeddings() for part in parts]):
         if (block := next(blocks, None)) is None:
             break
-        update(block)
         num_bytes += len(block)
-        yield block
+        stored = to_precision(np.frombuffer(block, "<f4").reshape(-1, parts[0].width), precision).tobytes()
+        update(stored)
+        yield stored
     if num_bytes != 4 * parts[0].width * num_lines:
         raise InputError(f"{parts[0].path.parent} was damaged meanwhile: give the command again")
 
 
-def write_npy(out: Path, blocks: Iterable[bytes], shape: tuple[int, int]) -> None:
+def write_npy(out: Path, blocks: Iterable[bytes], shape: tuple[int, int], dtype: np.dtype) -> None:
     """Write a .npy file: its header, followed by the embeddings of all blocks."""
     with open(out, "wb") as file:
-        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": dtype.str, "fortran_order": False, "shape": shape}
+        )
         file.writelines(blocks)
 
 

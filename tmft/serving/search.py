@@ -12,6 +12,12 @@ from tmft.io.files import is_file, read_json, reading
 from tmft.io.tables import read_texts
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.embedding_identity import LineDigest, model_record, names_that_differ
+from tmft.serving.embedding_precision import (
+    STORED_TYPES,
+    check_embedding_precision,
+    from_precision,
+    stored_width,
+)
 from tmft.serving.encode_file import batched, is_parquet, metadata_path
 
 
@@ -69,7 +75,7 @@ def nearest_lines(
 class SavedVectors:
     """The embeddings that encode_file has written, read from the beginning to the end.
 
-    path: the .npy file, (N, D) float32, which is memory-mapped.
+    path: the .npy file, which is memory-mapped. Rounded embeddings are compared with a query that is not.
     """
 
     def __init__(self, path: Path, model: SentenceEncoder, prompt: str):
@@ -95,8 +101,14 @@ class SavedVectors:
             self.embeddings = np.load(path, mmap_mode="r", allow_pickle=False)
         shape: tuple[int, ...] = getattr(self.embeddings, "shape", ())
         dtype = getattr(self.embeddings, "dtype", None)
-        if len(shape) != 2 or shape[1] != model.dimensions or dtype != np.dtype("<f4"):
-            problem = f"vectors {path}: they are {shape} {dtype}, expected (N, {model.dimensions}) float32"
+        self.precision = self.metadata.get("embedding_precision", "float32")
+        if self.precision not in STORED_TYPES:
+            problem = f"vectors {path}: their embedding_precision is {short_repr(self.precision)}"
+            raise InputError(f"{problem}: encode again", "vectors")
+        check_embedding_precision(model, self.precision)
+        width, expected = stored_width(model.dimensions, self.precision), STORED_TYPES[self.precision]
+        if len(shape) != 2 or shape[1] != width or dtype != expected:
+            problem = f"vectors {path}: they are {shape} {dtype}, expected (N, {width}) {expected}"
             raise InputError(f"{problem}: encode again", "vectors")
 
     def read(self, count: int) -> np.ndarray:
@@ -109,7 +121,7 @@ class SavedVectors:
         if not np.isfinite(block).all():
             problem = f"vectors {self.path}: they have values that are not finite"
             raise InputError(f"{problem}: encode again", "vectors")
-        return block
+        return from_precision(block, self.precision)
 
     def check(self, path: Path, text: LineDigest) -> None:
         """Raise InputError unless the embeddings that were read are unchanged and those of this text."""
