@@ -1,6 +1,7 @@
 """A release: one version, a citation that has it, and what .ci/release asks of the files that it built."""
 
 import io
+import json
 import re
 import runpy
 import sys
@@ -40,6 +41,32 @@ def test_the_citation_has_the_paper_of_every_method_with_its_page():
     for paper in citation["references"]:
         pages = re.findall(r"docs/[\w-]+\.md", paper["notes"])
         assert pages and all((ROOT / page).is_file() for page in pages)
+
+
+def test_the_paper_and_the_archive_say_what_the_citation_says():
+    """The paper has the sections that JOSS asks for, and cites what its bibliography has, and no more."""
+    yaml = pytest.importorskip("yaml")
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    _, header, text = (ROOT / "docs/paper/paper.md").read_text(encoding="utf-8").split("---\n", 2)
+    archive = json.loads((ROOT / ".zenodo.json").read_text(encoding="utf-8"))
+    bibliography = (ROOT / "docs/paper/paper.bib").read_text(encoding="utf-8")
+    paper = yaml.safe_load(header)
+    assert paper["title"] == archive["title"] == citation["title"]
+    authors = [author["name"] for author in citation["authors"]]
+    assert [author["name"] for author in paper["authors"]] == authors
+    assert [author["name"] for author in archive["creators"]] == authors
+    assert archive["license"] == citation["license"] and archive["keywords"] == citation["keywords"]
+    assert archive["description"] == " ".join(citation["abstract"].split())
+    assert set(citation["keywords"]) <= set(paper["tags"])
+    dois = [reference["doi"] for reference in citation["references"] if "doi" in reference]
+    assert [entry["identifier"] for entry in archive["related_identifiers"]] == dois
+    assert all(doi in bibliography for doi in dois)
+    assert set(re.findall(r"@([a-z]+\d{4})", text)) == set(re.findall(r"^@\w+\{(\w+),", bibliography, re.M))
+    headings = re.findall("^# (.+)$", text, re.MULTILINE)
+    assert headings == [
+        *("Summary", "Statement of need", "State of the field", "Design", "Research use", "References")
+    ]
+    assert 250 <= len(text.split()) <= 1000
 
 
 def test_notes_of_a_version_without_a_section_are_refused(tmp_path):
