@@ -16,7 +16,7 @@ import soak  # noqa: E402
 
 @pytest.mark.slow
 def test_a_few_kills_lose_nothing():
-    line = [sys.executable, ROOT / "tests/harness/kill.py", "--kills", "6", "--only", "fine-tuning", "encode"]
+    line = [sys.executable, ROOT / "tests/harness/kill.py", "--kills", "3", "--only", "fine-tuning", "encode"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and done.stdout.count(" 0 lost") == 2, done.stdout + done.stderr
 
