@@ -55,5 +55,5 @@ def write_compact(model: SentenceEncoder, folder: Path, dtype: torch.dtype) -> N
 def quantize_compact(folder: Path, dtype: str, calibration_lines: Sequence[str]) -> None:
     """Convert the weights in a model folder to "int4" or "int8". calibration_lines: have no effect."""
     for path in folder.rglob("model.safetensors"):
-        packed, metadata = pack_weights(load_file(path), dtype), {"format": "pt", LAYOUT_KEY: LAYOUT_VERSION}
-        write_file(path, partial(save_file, packed, metadata=metadata))
+        packed = pack_weights(load_file(path), dtype)
+        write_file(path, partial(save_file, packed, metadata={LAYOUT_KEY: LAYOUT_VERSION}))
