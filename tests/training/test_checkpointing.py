@@ -218,7 +218,7 @@ def test_no_entry_of_a_state_is_taken_for_one_of_another_type(tmp_path, stopping
     stopping(-1)
     content = torch.load(path, weights_only=True)
     del content["checksum"]
-    places = [("settings",), ("digests",), ("digests", "data")]
+    places = [("settings",), ("progress",), ("digests",), ("digests", "data")]
     places += [place for place, _ in entries(content) if place[0] == "progress"]
     without_best = with_entry(content, ("progress", "epochs"), [])
     for changed in [without_best, *(with_entry(content, place, "x") for place in places)]:

@@ -129,7 +129,7 @@ def fit(
         seconds = float(progress["seconds"])
         # the saved sums are those of all processes together, so only the main process starts with them
         sums = {
-            name: torch.tensor(value * (rank == 0), dtype=torch.double, device=device)
+            name: torch.tensor(float(value) * (rank == 0), dtype=torch.double, device=device)
             for name, value in progress["sums"].items()
         }
     yield from log

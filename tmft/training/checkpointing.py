@@ -81,7 +81,7 @@ class TrainingCheckpoint:
                 raise ValueError("it was written by another version of this code")
             if content.pop("checksum") != checksum(content):
                 raise ValueError("it has changed since it was written")
-            content["settings"] = dict(content["settings"])
+            content |= {name: dict(content[name]) for name in ("settings", "progress")}
             content["digests"] = {group: dict(files) for group, files in content["digests"].items()}
             return content
 
