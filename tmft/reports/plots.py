@@ -233,6 +233,7 @@ def gradient_cosines(results: list[dict[str, Any]], path: Paths) -> None:
     lines = [
         Line(name, [(i + 0.5) * STEPS_PER_ENTRY for i in range(len(values))], values)
         for name, values in cosines.items()
+        if values
     ]
     note = "cosine of the gradients of two tasks: 1 the same direction, 0 independent, −1 opposite"
     labels = f"Step (means over {STEPS_PER_ENTRY} steps)", "Cosine"
