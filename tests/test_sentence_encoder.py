@@ -190,6 +190,8 @@ def test_embeddings_may_be_a_tensor(options, model, embeddings):
 def test_truncated_embeddings_are_the_first_dimensions_and_are_normalized_afterwards(model, embeddings):
     assert np.array_equal(model.encode(SENTENCES, truncate_dim=5), embeddings[:, :5])
     model = copy.deepcopy(model)
+    model.head_modules.append(Dense(embeddings.shape[1], 12))
+    embeddings = model.encode(SENTENCES)
     model.truncate_dim = 5
     assert model.dimensions == 5 and np.array_equal(model.encode(SENTENCES), embeddings[:, :5])
     assert np.array_equal(model.encode(SENTENCES, truncate_dim=9), embeddings[:, :9])
