@@ -1,11 +1,13 @@
 """Truncated model fine-tuning on one page: the whole method, without a line of the library tmft.
 
     python docs/lecture/one_file.py                           # the small ELECTRA of this repository, 4 layers
-    python docs/lecture/one_file.py FOLDER DATA_FOLDER LAYER  # any BERT or ELECTRA that has a tokenizer.json
+    python docs/lecture/one_file.py FOLDER DATA_FOLDER LAYER  # another BERT or ELECTRA
 
 FOLDER has config.json, model.safetensors and tokenizer.json; DATA_FOLDER has train.tsv, dev.tsv and test.tsv
-with the columns sentence1, sentence2 and score, from 0 to 5. The scores are those of train.py in float32, if
-the checkpoint has no dropout. It is slower, because its batches are padded.
+with the columns sentence1, sentence2 and score, from 0 to 5. For a model of base size set PEAK_LR = 2e-5.
+(Old checkpoints name the weights of LayerNorm gamma and beta; tmft renames them, this page does not.)
+The scores are those of train.py in float32, if the checkpoint has no dropout. It is slower, because its
+batches are padded.
 
 Letters: B sentences of a batch, T tokens of the longest one, D size of a hidden state, H heads, A = D / H.
 """

@@ -20,7 +20,6 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from elsewhere import DEBERTA, ELECTRA, TWINS
 from gpu_process import RESULT_FILE, corpus_from_lists, learn_together
 from gpu_speed import minilm, read_pairs
 from torch import Tensor
@@ -51,6 +50,7 @@ from tmft.training.multitask import make_training_tasks
 from tmft.training.optimizers import OPTIMIZERS, MixedPrecision, parameter_groups
 from tmft.training.task import PackedEmbed
 
+TWINS = Path(__file__).resolve().parents[2] / "data/twins"
 CPU = torch.device("cpu")
 # Largest errors: of a hidden state relative to its largest value; of all gradients relative to their norm.
 TOLERANCES = {"fp32": (1e-4, 1e-3), "bf16": (5e-2, 5e-2), "fp16": (1e-2, 2e-2)}
@@ -60,6 +60,12 @@ HUGE = 1e36  # factor of the loss; finite, but infinite when multiplied by the l
 
 T5 = {"model_type": "t5", "vocab_size": 8192, "d_model": 64, "num_layers": 4, "num_heads": 4, "d_kv": 16}
 T5 |= {"d_ff": 128, "num_decoder_layers": 2}
+# Keys of the config.json of an ELECTRA and a DeBERTa with random weights.
+ELECTRA = {"model_type": "electra", "embedding_size": 32, "hidden_size": 64, "num_hidden_layers": 4}
+ELECTRA |= {"num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 8192, "initializer_range": 0.1}
+DEBERTA = ELECTRA | {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
+DEBERTA |= {"position_buckets": 32, "share_att_key": True, "norm_rel_ebd": "layer_norm", "type_vocab_size": 0}
+DEBERTA |= {"position_biased_input": False}
 FAMILIES = {
     "BERT": ELECTRA | {"model_type": "bert", "embedding_size": 64},
     "ELECTRA": ELECTRA,

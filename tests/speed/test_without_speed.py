@@ -50,10 +50,15 @@ REPLACEMENTS = {
         "RMSNorm": nn.RMSNorm,
         "rms_norm": plain_rms_norm,
     },
-    "tmft.device": {"fast_matmul": nullcontext, "raise_malloc_threshold": lambda: None},
+    "tmft.device": {"limit_threads": lambda: None},
     "tmft.packing": {"bin_pack": one_row_each},
     "tmft.metrics": {"best_threshold": every_cut},
-    "tmft.training.optimizers": {"OccurringWords": lambda *_: None},  # all word embeddings are trained
+    "tmft.training.optimizers": {
+        "OccurringWords": lambda *_: None,  # all word embeddings are trained
+        "fast_matmul": nullcontext,
+        "raise_malloc_threshold": lambda: None,
+    },
+    "tmft.runs.fine_tune": {"describe_threads": lambda _: ""},
     "tmft.sentence_encoder": {"length_bucketed_batches": in_order, "fast_encoding": lambda *_: nullcontext()},
     "tmft.models.registry": {"no_init_weights": nullcontext},
 }
@@ -132,7 +137,8 @@ def test_without_speed_losses_and_embeddings_are_the_same(model_type, tmp_path, 
     without_speed = losses_and_embeddings(tmp_path)
     everything = {name for replacements in REPLACEMENTS.values() for name in replacements}
     norms = {"t5": "RMSNorm", "qwen3": "RMSNorm", "gemma3_text": "rms_norm"}
-    assert used == everything - ({"RMSNorm", "rms_norm"} - {norms.get(model_type)})
+    of_commands = {"limit_threads", "describe_threads"}
+    assert used == everything - of_commands - ({"RMSNorm", "rms_norm"} - {norms.get(model_type)})
     assert losses == pytest.approx(without_speed[0], rel=1e-4) and losses[1] < losses[0]
     largest = np.abs(embeddings).max()
     np.testing.assert_allclose(without_speed[1], embeddings, rtol=0, atol=1e-5 * largest)

@@ -87,10 +87,11 @@ def lock_run_folder(
     """Create and lock the folder of a run during a with block, and open its training checkpoint.
 
     The checkpoint holds the state of an interrupted run, if there is one, and is removed after the block
-    unless an error is raised there. A folder into which nothing was written is removed, too.
+    unless an error is raised there. Folders that were created for nothing are removed, too.
     digests: of the files that the run reads; None compares none.
     """
     is_main = processes.rank == 0
+    created = [path for path in (folder, *folder.parents) if is_main and not path.exists()]
     if is_main:
         make_folder(folder)
     with folder_lock(folder) if is_main else nullcontext():
@@ -106,9 +107,9 @@ def lock_run_folder(
                 yield checkpoint
                 checkpoint.remove()
         finally:
-            if is_main:
-                with suppress(OSError):  # it is not empty, unless the run could not begin
-                    folder.rmdir()
+            with suppress(OSError):  # they are not empty, unless the run could not begin
+                for path in created:
+                    path.rmdir()
 
 
 # -------------------------------------------------------------------------------------- comparing settings

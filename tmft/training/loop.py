@@ -2,12 +2,14 @@
 
 One step of `fit`, and where each part of it is:
 
-    token ids of P pairs            Batch, made by TrainingTask         training/task.py
+    TSV lines -> examples           read_examples                       data.py
+    -> token ids of P pairs         Batch, made by TrainingTask         training/task.py
     -> rows without padding         pack                                packing.py
     -> the last kept hidden state   BertEncoder, its first L layers     models/bert.py
     -> u and v, (P, D) each         mean_pooling                        pooling.py
     -> the loss, a scalar           CosineMSE, the loss of the paper    losses/cosine.py
     -> gradients, clip, step        MixedPrecision, AdamW               training/optimizers.py
+    after each epoch, dev           TrainingTask.evaluate, spearman     training/task.py, metrics.py
 
 docs/lecture/one_file.py has all of it in a single file. What is not the method plugs in from outside, through
 `embed` and callbacks (runs/fine_tune.py).
@@ -121,7 +123,7 @@ def fit(
         while len(state.finished_epochs) < recipe.epochs:
             state.begin_epoch()
             weights.module.train()  # dropout is on
-            with weights:
+            with weights:  # inside, only the word embeddings that occur in the text are trained
                 events.on_epoch_begin()  # a resumed run loads weights, optimizer and random states here
                 for step in steps:  # a resumed epoch continues with its next step
                     optimizer.zero_grad()

@@ -37,7 +37,8 @@ class TrainedWeights:
 
     A step leaves out the word embeddings of tokens that do not occur in the training text: they have no
     gradient, and AdamW would only shrink them by the weight decay, which is made up for when the block ends.
-    Inside it the word embeddings are a smaller Parameter, always the same one (speed/occurring_words.py).
+    Inside it the word embeddings are a smaller Parameter, the same one in every epoch, so that AdamW keeps
+    its averages (speed/occurring_words.py).
     module: model and objectives. parameters: those that are trained, inside the block.
     Raises InputError if weights have 16 bits, in which most steps would be rounded away.
     """

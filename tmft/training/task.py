@@ -3,8 +3,8 @@
 PackedEmbed is the default `embed`. The others are in gradient_cache.py (for batches that do not fit in memory
 or are shared by several processes), freezing.py (a frozen encoder) and all_layers.py (all layers at once).
 
-Shapes: N examples of a split, P examples of a batch, k texts per example (2 for pairs), S sentences, D
-dimensions of an embedding.
+Shapes: N examples of a split, P examples of a batch, k texts per example (2 for pairs), S = k * P sentences,
+D dimensions of an embedding.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +32,8 @@ class Batch:
     texts_per_example: k, the number of texts of an example, 2 for pairs.
     target: the labels, as the loss needs them, (P, ...).
     loss_fn: called with k embeddings, (P, D) each, and the target; returns the loss, a scalar. It is
-        TrainingTask.weighted_loss, so the objective of the task, such as CosineMSE (losses/cosine.py).
+        TrainingTask.weighted_loss, which calls the objective of the task, such as CosineMSE in
+        losses/cosine.py.
     task: name of the task, "" if there is only one.
     """
 
@@ -77,7 +78,7 @@ class Embed:
 
         Returns (S, D) float32 on the CPU.
         """
-        return self.model.map_batches(token_ids, self.forward_packed, False)
+        return self.model.map_batches(token_ids, self.forward_packed, show_progress_bar=False)
 
     def forward_packed(self, packed: PackedBatch) -> Tensor:
         """Embed a packed batch of S sentences: return (S, D) float32."""
@@ -173,6 +174,7 @@ class TrainingTask:
     def batch(self, indices: Tensor) -> Batch:
         """Return the batch of the training examples with these indices, (P,) int64."""
         N, examples = self.num_examples, indices.tolist()
+        # Text j of example i is sentence j * N + i.
         token_ids = [self.train_token_ids[j * N + i] for j in range(self.texts_per_example) for i in examples]
         # Indexed on the CPU: on the GPU, the indices would be copied there first, and the step would wait.
         target = self.target[indices].to(self.device, non_blocking=True)
@@ -219,7 +221,7 @@ class EpochSteps:
 
     def __init__(self, task: Any, batch_size: int, seed: int):
         self.task, self.batch_size, self.generator = task, batch_size, torch.Generator()
-        first = task.plan_steps(batch_size, self.generator)
+        first = task.plan_steps(batch_size, self.generator)  # only to count them: the seed is set afterwards
         self.num_steps = len(first)
         self.num_examples = sum(len(indices) for step in first for _, indices in step)  # in an epoch
         self.generator.manual_seed(seed)
