@@ -167,7 +167,7 @@ def init_distributed(device: str) -> Processes:
     world_size, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
     torch_device = choose_device(device)
     if world_size == 1:
-        return Processes(0, 1, torch_device)
+        return single_process(torch_device)
     backend, local_world_size = "gloo", int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
     if torch_device.type == "cuda":
         torch_device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())

@@ -209,7 +209,6 @@ class SentenceEncoder(nn.Module):
         num_layers = max(0, *layers) if layers else None
         encoder, report = load(folder, num_layers, required_components(pooling), dtype)
         tokenizer = load_tokenizer(folder, saved.lower_case, saved.max_length)
-        saved_layers = parse_layer_mix(saved.layer_mix)
         modules = load_modules(saved.modules)
         model = cls(
             encoder, tokenizer, pooling, max_length, modules, source=folder.name, load_report=str(report)
@@ -226,7 +225,7 @@ class SentenceEncoder(nn.Module):
                 num_layers,
             )
         if layers is None:
-            layers = saved_layers
+            layers = parse_layer_mix(saved.layer_mix)
         elif layers == (num_layers,):
             layers = None  # the last hidden state
         check_layer_mix(layers, encoder)

@@ -306,8 +306,8 @@ def pipe(path: Path) -> None:
     ("change", "message"),
     [
         (link_to_itself, "is a link that leads nowhere|cannot be opened"),
-        (pipe, "is no regular file"),
-        (lambda path: (path.unlink(), path.mkdir()), "is no regular file"),
+        (pipe, "is not a regular file"),
+        (lambda path: (path.unlink(), path.mkdir()), "is not a regular file"),
     ],
     ids=["a link to itself", "a pipe", "a folder"],
 )

@@ -138,11 +138,19 @@ def test_a_signal_waits_for_the_end_of_the_step_and_a_second_one_does_not(tmp_pa
         checkpoint.save(step=1)
     assert TrainingCheckpoint(tmp_path / "state.pt", {}, ALONE).content["progress"] == {"step": 1}
     assert signal.getsignal(signal.SIGTERM) is before
-    with pytest.raises(KeyboardInterrupt), TrainingCheckpoint(tmp_path / "state.pt", {}, ALONE):
+    with pytest.raises(KeyboardInterrupt), TrainingCheckpoint(tmp_path / "state.pt", {}, ALONE) as checkpoint:
+        checkpoint.load({})
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), TrainingCheckpoint(tmp_path / "state.pt", {}, ALONE):
+    with pytest.raises(KeyboardInterrupt), TrainingCheckpoint(tmp_path / "state.pt", {}, ALONE) as checkpoint:
+        checkpoint.load({})
         os.kill(os.getpid(), signal.SIGINT)  # when there was no step any more: the run ends, then the command
+
+
+def test_a_signal_before_the_first_step_stops_at_once(tmp_path):
+    with pytest.raises(KeyboardInterrupt), TrainingCheckpoint(tmp_path / "state.pt", {}, ALONE):
+        os.kill(os.getpid(), signal.SIGINT)  # while the model is loaded: there is nothing to save
+        pytest.fail("the run goes on")
 
 
 @pytest.mark.parametrize("content", [b"", b"abc", b"PK\x03\x04"])

@@ -181,7 +181,7 @@ def open_safetensors(path: Path) -> safe_open | CompactFile:
     """Return an open safetensors file; its weights may be in 4 or 8 bits, see compact.py."""
     with reading(path, "download it again"):
         if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
-            raise InputError(f"{path} is no regular file: download the checkpoint again")
+            raise InputError(f"{path} is not a regular file: download the checkpoint again")
         if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
             raise InputError(f"{path} may not be read: change its permissions")  # safe_open calls it missing
         file = safe_open(path, framework="pt")

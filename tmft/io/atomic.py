@@ -250,7 +250,7 @@ def check_output_folder(
         raise InputError(f"{problem}; name a folder of its own")
     if is_new and os.path.lexists(folder):  # also a symbolic link that leads nowhere
         raise InputError(f"{folder} exists already: name a new folder")
-    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))
     if not (place.is_dir() and os.access(place, os.W_OK)):
         raise InputError(f"cannot write into {folder}: {place} is not a folder that can be written")
     for source in inputs:

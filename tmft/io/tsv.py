@@ -67,7 +67,7 @@ def select_columns(
 
 
 def find_columns(names: Sequence[str], header: Sequence[str], location: str) -> list[int]:
-    """Return the index in a header of each of some names; raise InputError if it is there not once.
+    """Return the index in a header of each of some names; raise InputError unless it is there exactly once.
 
     location: the file and line of the header, for the message.
     """

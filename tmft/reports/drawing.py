@@ -77,7 +77,8 @@ def draw_lines(
     note: str,
     finish: Callable[[Any], object] = lambda axes: None,
 ) -> None:
-    """Draw lines and their legend. finish: what else is done with the axes."""
+    """Draw the lines that have points, and a legend. finish: what else is done with the axes."""
+    lines = [line for line in lines if line.y]
     check_not_empty(lines)
     num_bands = sum(bool(line.std) for line in lines)
 

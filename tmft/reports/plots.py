@@ -55,11 +55,12 @@ def score_by_layer(
     of the authors, and {method without a model: score} in baselines. Undefined scores are left out.
     """
     drawn = sweeps_with_scores(sweeps)
-    lines, published, stars = [], [], []
-    for number, sweep in enumerate(drawn):
+    lines: list[Line] = []
+    published, stars = [], []
+    for sweep in drawn:
         if not (scores := score_curve(sweep, split)):
             continue
-        color = line_style(number)["color"]
+        color = line_style(len(lines))["color"]
         counts = [score.seeds for score in scores.values()]
         seeds = "–".join(str(n) for n in dict.fromkeys((min(counts), max(counts))))
         label = f"{legend_name(sweep)} ({seeds} {'seed' if seeds == '1' else 'seeds'})"
@@ -109,8 +110,10 @@ def score_by_quantity(sweeps: list[Sweep], path: Paths, quantity: str) -> None:
     drawn = sweeps_with_scores(sweeps)
     lines, points = [], []
     for sweep in drawn:
-        stored = {layer: runs[0]["parameters"].get("stored", 0) / 1e6 for layer, runs in sweep.layers.items()}
-        values = stored if is_size else {layer: run_speed(runs) for layer, runs in sweep.layers.items()}
+        if is_size:
+            values = {n: runs[0]["parameters"].get("stored", 0) / 1e6 for n, runs in sweep.layers.items()}
+        else:
+            values = {n: run_speed(runs) for n, runs in sweep.layers.items()}
         known = [(v, s.mean, layer) for layer, s in score_curve(sweep).items() if (v := values[layer])]
         x, y, _ = transpose(known, 3)
         lines.append(Line(legend_name(sweep), x, y, style={"linestyle": "none"}))
@@ -233,7 +236,6 @@ def gradient_cosines(results: list[dict[str, Any]], path: Paths) -> None:
     lines = [
         Line(name, [(i + 0.5) * STEPS_PER_ENTRY for i in range(len(values))], values)
         for name, values in cosines.items()
-        if values
     ]
     note = "cosine of the gradients of two tasks: 1 the same direction, 0 independent, −1 opposite"
     labels = f"Step (means over {STEPS_PER_ENTRY} steps)", "Cosine"
@@ -308,13 +310,14 @@ def score_curves(
     in which they first occur. A name with a single point, such as a baseline, is drawn as a dashed horizontal
     line. over: what the mean and the std are taken over.
     """
+    lines = {
+        name: points for name, points in lines.items() if any(math.isfinite(mean) for _, mean, _ in points)
+    }
     curves = {name: points for name, points in lines.items() if len(points) != 1}
     positions = list(dict.fromkeys(position for points in curves.values() for position, *_ in points))
     drawn: list[Line] = []
     num_baselines = 0
     for name, points in lines.items():
-        if not any(math.isfinite(mean) for _, mean, _ in points):
-            continue
         if name in curves:
             scores = {position: mean_and_std for position, *mean_and_std in points}
             means, stds = (
@@ -347,7 +350,7 @@ def scatter(points: dict[str, list[tuple[float, float]]], path: Paths, xlabel: s
         has_correlation = len(x) > 2 and len(set(x)) > 1 and len(set(y)) > 1
         r = f"r = {statistics.correlation(x, y):.2f}, " if has_correlation else ""
         style = {"linestyle": "none", "alpha": 0.8, "markeredgewidth": 0}
-        lines += [Line(f"{name} ({r}n = {len(x)})", x, y, style=style)] * bool(x)
+        lines.append(Line(f"{name} ({r}n = {len(x)})", x, y, style=style))
     draw_lines(lines, path, xlabel, ylabel, f"{ylabel} against {xlabel}", "r: Pearson's correlation")
 
 

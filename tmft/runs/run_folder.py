@@ -91,7 +91,7 @@ def lock_run_folder(
     digests: of the files that the run reads; None compares none.
     """
     is_main = processes.rank == 0
-    created = [path for path in (folder, *folder.parents) if is_main and not path.exists()]
+    created = [path for path in (folder, *folder.parents) if is_main and not os.path.exists(path)]
     if is_main:
         make_folder(folder)
     with folder_lock(folder) if is_main else nullcontext():
@@ -100,7 +100,7 @@ def lock_run_folder(
         checkpoint = TrainingCheckpoint(folder / STATE_FILE, jsonable(settings), processes, digests)
         if checkpoint.content:
             check_same_settings(folder, "an unfinished", checkpoint.content["settings"], settings)
-            check_same_inputs(folder, "an unfinished", checkpoint.content.get("digests", {}), digests or {})
+            check_same_inputs(folder, "an unfinished", checkpoint.content["digests"], digests or {})
             print(f"\n{folder}: resuming the interrupted run")
         try:
             with checkpoint:

@@ -59,7 +59,7 @@ def encode_file(
     keep_columns: Sequence[str] = (),
     embedding_precision: str = "float32",
 ) -> tuple[int, int]:
-    """Embed the lines of a file and write a .npy file, (N, D) float32; row i is the embedding of line i.
+    """Embed the lines of a file and write a .npy file, (N, D); row i is the embedding of line i.
 
     path: a text file, also .gz or .xz; "-" is standard input, which only a single process can read.
     out: the .npy file to write; the model and the text are recorded in <out>.json. A name that ends with

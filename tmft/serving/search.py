@@ -99,12 +99,11 @@ class SavedVectors:
             if not is_file(path):  # to open a pipe would wait for its other end
                 raise FileNotFoundError("there is no such file")
             self.embeddings = np.load(path, mmap_mode="r", allow_pickle=False)
+            self.precision = self.metadata.get("embedding_precision", "float32")
+            if not isinstance(self.precision, str) or self.precision not in STORED_TYPES:
+                raise ValueError(f"their embedding_precision is {short_repr(self.precision)}")
         shape: tuple[int, ...] = getattr(self.embeddings, "shape", ())
         dtype = getattr(self.embeddings, "dtype", None)
-        self.precision = self.metadata.get("embedding_precision", "float32")
-        if self.precision not in STORED_TYPES:
-            problem = f"vectors {path}: their embedding_precision is {short_repr(self.precision)}"
-            raise InputError(f"{problem}: encode again", "vectors")
         check_embedding_precision(model, self.precision)
         width, expected = stored_width(model.dimensions, self.precision), STORED_TYPES[self.precision]
         if len(shape) != 2 or shape[1] != width or dtype != expected:

@@ -23,7 +23,7 @@ OWN_SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # with which the user cho
 def limit_threads() -> None:
     """Give torch at most as many threads as the CPU quota of the container allows, at least one.
 
-    Without a quota, or if the user has chosen the number of threads, nothing is changed.
+    Without a quota, or with OMP_NUM_THREADS or MKL_NUM_THREADS in the environment, nothing is changed.
     """
     quota = cpu_quota(CGROUP)
     if quota and not any(name in os.environ for name in OWN_SETTINGS):
@@ -40,7 +40,7 @@ def cpu_quota(folder: Path) -> float | None:
             quota, period = (float(word) for word in words)
         except (OSError, ValueError):  # no such file, as on macOS, or "max"
             continue
-        if quota > 0 < period:
+        if quota > 0 and period > 0:
             return quota / period
     return None
 

@@ -67,6 +67,7 @@ class TrainingCheckpoint:
         self.path, self.settings, self.digests = path, settings, digests or {}
         self.processes = processes or single_process(torch.device("cpu"))
         self.stateful: dict[str, Stateful] = {}
+        self.has_begun = False  # since `load`; before it there is nothing that could be saved
         self.best: BestWeights | None = None
         self.stop_requested, self.last_save = False, time.monotonic()
         self.content = self.read_file(path) if path and self.processes.rank == 0 else {}
@@ -90,7 +91,7 @@ class TrainingCheckpoint:
 
         The states of the objects are loaded by `restore`, but the best weights at once.
         """
-        self.stateful, self.best = stateful, best
+        self.stateful, self.best, self.has_begun = stateful, best, True
         self.content = self.processes.broadcast_object(self.content)
         if self.content and best:
             with reading(self.path, START_AGAIN):
@@ -164,8 +165,10 @@ class TrainingCheckpoint:
         return self
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Ask the run to stop after this step; at the second signal, raise KeyboardInterrupt at once."""
-        if self.stop_requested:
+        """Ask the run to stop after this step; at the second signal, or before the first step, raise
+        KeyboardInterrupt at once.
+        """
+        if self.stop_requested or not self.has_begun:
             raise KeyboardInterrupt
         self.stop_requested = True
         if self.processes.rank == 0:
