@@ -207,12 +207,14 @@ def bert_normalizer(
 
 
 def read_byte_pairs(
-    folder: Path, config: TokenizerConfig, finish: Callable[[tokenizers.Tokenizer, TokenizerConfig], None]
+    folder: Path,
+    config: TokenizerConfig,
+    set_pre_tokenizer: Callable[[tokenizers.Tokenizer, TokenizerConfig], None],
 ) -> tokenizers.Tokenizer:
     """Return the tokenizer of a vocab.json and a merges.txt.
 
     vocab.json: {token: id}. merges.txt: the two parts of a token per line, the pairs that are merged first at
-    the top. finish: gives the tokenizer its normalizer and pre-tokenizer.
+    the top. set_pre_tokenizer: gives the tokenizer its normalizer and pre-tokenizer.
     """
     merges: list[tuple[str, str]] = []
     with open(folder / "merges.txt", encoding="utf-8", newline="\n") as file:
@@ -223,7 +225,7 @@ def read_byte_pairs(
     vocabulary = read_json(folder / "vocab.json")
     check_content({"model": {"vocab": vocabulary}})
     backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges))
-    finish(backend, config)
+    set_pre_tokenizer(backend, config)
     return backend
 
 
@@ -231,18 +233,18 @@ def rebuild_byte_pairs(
     backend: tokenizers.Tokenizer,
     content: dict[str, Any],
     config: TokenizerConfig,
-    finish: Callable[[tokenizers.Tokenizer, TokenizerConfig], None],
+    set_pre_tokenizer: Callable[[tokenizers.Tokenizer, TokenizerConfig], None],
     **options,
 ) -> tokenizers.Tokenizer:
     """Return a tokenizer with the vocabulary, merges and post-processor of a tokenizer.json.
 
-    finish: gives the tokenizer its normalizer and pre-tokenizer. options: further arguments of models.BPE.
+    set_pre_tokenizer: sets the normalizer and the pre-tokenizer. options: further arguments of models.BPE.
     """
     merges = [
         tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in content["model"]["merges"]
     ]
     rebuilt = tokenizers.Tokenizer(models.BPE(content["model"]["vocab"], merges, **options))
-    finish(rebuilt, config)
+    set_pre_tokenizer(rebuilt, config)
     if backend.post_processor is not None:
         rebuilt.post_processor = backend.post_processor
     return rebuilt
@@ -263,14 +265,14 @@ def rebuild_llama(
     if not config.flag("add_prefix_space", True):
         scheme = "never"
 
-    def finish(rebuilt: tokenizers.Tokenizer, config: TokenizerConfig) -> None:
+    def set_pre_tokenizer(rebuilt: tokenizers.Tokenizer, config: TokenizerConfig) -> None:
         rebuilt.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
         rebuilt.decoder = backend.decoder
 
-    return rebuild_byte_pairs(backend, content, config, finish, fuse_unk=True, byte_fallback=True)
+    return rebuild_byte_pairs(backend, content, config, set_pre_tokenizer, fuse_unk=True, byte_fallback=True)
 
 
-def finish_roberta(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> None:
+def set_roberta_pre_tokenizer(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> None:
     """Give a tokenizer RoBERTa's pre-tokenizer: it splits text into words, each with the space before it.
 
     The key add_prefix_space says whether the first word gets a space, too.
@@ -280,7 +282,7 @@ def finish_roberta(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> No
     backend.decoder = decoders.ByteLevel()
 
 
-def finish_qwen(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> None:
+def set_qwen_pre_tokenizer(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> None:
     """Give a tokenizer Qwen's normalizer and pre-tokenizer, see QWEN_PATTERN."""
     prefix_space = config.flag("add_prefix_space", False)
     backend.normalizer = normalizers.NFC()
@@ -435,8 +437,8 @@ TOKENIZER_KINDS = {
         template=CLS_SEP,
         pair_template=ROBERTA_PAIR,
         vocabulary_files=("vocab.json", "merges.txt"),
-        read=partial(read_byte_pairs, finish=finish_roberta),
-        rebuild=partial(rebuild_byte_pairs, finish=finish_roberta),
+        read=partial(read_byte_pairs, set_pre_tokenizer=set_roberta_pre_tokenizer),
+        rebuild=partial(rebuild_byte_pairs, set_pre_tokenizer=set_roberta_pre_tokenizer),
         model=models.BPE,
         transformers_classes=("RobertaTokenizer",),
     ),
@@ -444,8 +446,8 @@ TOKENIZER_KINDS = {
         special_tokens={name: "<|endoftext|>" for name in ("eos_token", "unk_token", "pad_token")},
         extends_vocabulary=True,
         vocabulary_files=("vocab.json", "merges.txt"),
-        read=partial(read_byte_pairs, finish=finish_qwen),
-        rebuild=partial(rebuild_byte_pairs, finish=finish_qwen),
+        read=partial(read_byte_pairs, set_pre_tokenizer=set_qwen_pre_tokenizer),
+        rebuild=partial(rebuild_byte_pairs, set_pre_tokenizer=set_qwen_pre_tokenizer),
         model=models.BPE,
         transformers_classes=("Qwen2Tokenizer",),
     ),

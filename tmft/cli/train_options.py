@@ -23,7 +23,7 @@ from tmft.losses.nested import ALL_LAYERS
 from tmft.losses.registry import OBJECTIVES
 from tmft.metrics import METRICS
 from tmft.runs.pretrain import PRETRAINING_TASKS
-from tmft.runs.run_config import FROM_SCRATCH_DEFAULTS, FineTuningRecipe, parse_layer_list
+from tmft.runs.run_config import FROM_SCRATCH_DEFAULTS, FineTuningRecipe, parse_keep_layers
 from tmft.tasks import TASKS
 from tmft.training.gradient_surgery import GRADIENT_SURGERY
 from tmft.training.multitask import STOPPING_STRATEGIES, TASK_SAMPLING
@@ -168,8 +168,8 @@ def add_loss_options(p: CommandLineParser) -> _ArgumentGroup:
 def add_model_change_options(p: CommandLineParser) -> _ArgumentGroup:
     group = p.add_argument_group("changes of the model", advanced=True)
     add_init_option(group)
-    group.add_argument("--keep-layers", type=parse_layer_list, metavar="I,J,...", help="keep the layers with "
-                       "these indices, counted from 0, such as 0,2,5; not with --layer or --init-from; "
+    group.add_argument("--keep-layers", type=parse_keep_layers, metavar="I,J,...", help="keep the layers "
+                       "with these indices, counted from 0, such as 0,2,5; not with --layer or --init-from; "
                        "default: the first layers, see --layer")
     group.add_argument("--init-from", metavar="RUN", help="start from the weights of an earlier run, given "
                        "as its folder; it must have the same --ckpt and --layer. {layer} and {seed} in the "

@@ -95,7 +95,7 @@ def convert_tables(
                 raise InputError(f"{file} exists: remove it, or name another folder with `out`", "out")
     splits: dict[str, Split] = {}
     for split_name, path in paths:
-        read_split(path, columns, splits.setdefault(split_name, Split()), encoding, decimal)
+        append_examples(path, columns, splits.setdefault(split_name, Split()), encoding, decimal)
     if fractions is not None:
         [undivided] = splits.values()
         splits_as_read = {"all": undivided}
@@ -200,7 +200,7 @@ def assign_splits(files: Sequence[str], divided: bool) -> list[tuple[str, Path]]
 # ---------------------------------------------------------------------------------------------------- reading
 
 
-def read_split(path: Path, columns: dict[str, str], split: Split, encoding: str, decimal: str) -> None:
+def append_examples(path: Path, columns: dict[str, str], split: Split, encoding: str, decimal: str) -> None:
     """Append the examples of a table to a split. columns: {name in the TSV file: name in the table}."""
     count = 0
     for location, cells in read_columns(path, list(columns.values()), encoding):

@@ -47,17 +47,17 @@ Scheme = Callable[[Tokenizer, TokenIds | None], dict[int, float]]
 # ----------------------------------------------------------------------------------------------- the schemes
 
 
-def uniform(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
+def uniform_weights(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
     """Return {}: all tokens have weight 1. tokenizer, texts: not used."""
     return {}
 
 
-def no_special(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
+def no_special_weights(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
     """Return weight 0 for special tokens. texts: ignored."""
     return dict.fromkeys(special_ids(tokenizer), 0.0)
 
 
-def content_words(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
+def content_word_weights(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
     """Return weight 0 for special tokens, punctuation, subwords and frequent tokens.
 
     The frequent tokens are the NUM_FREQUENT most frequent ones in the texts, or PROMPTBERT_STOPWORDS if there
@@ -93,7 +93,7 @@ def word_marker(vocabulary: Iterable[str]) -> str:
     return max(counts, key=lambda marker: counts[marker])
 
 
-def idf(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
+def idf_weights(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
     """Return the inverse document frequency of each token: log(N / df) if df of N texts contain it.
 
     A token in no text has log N. [CLS], [SEP] and the words of a prompt are in every text, so their weight
@@ -105,7 +105,7 @@ def idf(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
     return {id: math.log(N / df.get(id, 1)) for id in tokenizer.backend.get_vocab().values()}
 
 
-def mask_token(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
+def mask_token_weights(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
     """Return weight 1 for [MASK] and 0 for all other tokens, as in PromptBERT. texts: ignored.
 
     It is meant for prompts with a [MASK].
@@ -120,12 +120,12 @@ def mask_token(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]
 
 
 TOKEN_WEIGHTS: dict[str, Scheme] = {
-    "uniform": uniform,
-    "no-special": no_special,
-    "no-prompt": uniform,  # the tokens around the sentence are excluded by TokenWeights, see POSITIONAL
-    "content-words": content_words,
-    "idf": idf,
-    "mask-token": mask_token,
+    "uniform": uniform_weights,
+    "no-special": no_special_weights,
+    "no-prompt": uniform_weights,  # TokenWeights excludes the tokens around the sentence, see POSITIONAL
+    "content-words": content_word_weights,
+    "idf": idf_weights,
+    "mask-token": mask_token_weights,
 }
 NEEDS_TEXT = ("idf",)  # schemes that are estimated from texts
 POSITIONAL = ("no-prompt",)  # schemes that exclude the tokens of the prompt by their position

@@ -32,7 +32,7 @@ class StaticConfig(EncoderConfig):
     type_vocab_size: int = 0
 
 
-class StaticEmbedding(BaseEncoder):
+class StaticEncoder(BaseEncoder):
     """An encoder without layers: the hidden state of a token is its word embedding."""
 
     def __init__(self, config: EncoderConfig, layer: int | None = None):
@@ -64,7 +64,7 @@ class StaticEmbedding(BaseEncoder):
 FAMILIES = {
     "static": Family(
         config=StaticConfig,
-        encoder=StaticEmbedding,
+        encoder=StaticEncoder,
         keys={field.name: None for field in fields(StaticConfig) if field.name not in KEYS},
         weight_names=WEIGHT_NAMES,
         prefixes=("",),

@@ -257,7 +257,7 @@ class PretrainingConfig:
         return self.ckpt or self.from_scratch or ""
 
 
-def parse_layer_list(text: str) -> tuple[int, ...]:
+def parse_keep_layers(text: str) -> tuple[int, ...]:
     """Return the indices of layers to keep in a text: "0,2,5" -> (0, 2, 5).
 
     Raises InputError if the text has anything else, or if they do not increase.
