@@ -309,7 +309,7 @@ def read_vocabulary_files(
     """
 
     def read(name: str) -> tuple[tokenizers.Tokenizer, TokenizerKind]:
-        """Return the tokenizer of a kind without added tokens, and the kind."""
+        """Read the tokenizer of the kind with this name, to which no tokens are added yet; return both."""
         kind = TOKENIZER_KINDS[name]
         assert kind.read is not None
         with reading(path / kind.vocabulary_files[-1]):

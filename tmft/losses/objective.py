@@ -6,7 +6,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from tmft.errors import InputError
 from tmft.tasks import Task
+
+
+def check_temperature(temperature: float) -> None:
+    """Raise InputError unless a divisor of similarities is above 0 and at most 10."""
+    if not 0 < temperature <= 10:
+        raise InputError(f"temperature {temperature:g}: choose above 0, up to 10", "temperature")
 
 
 class Objective(nn.Module):

@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tmft.errors import InputError
-from tmft.losses.objective import Objective
+from tmft.losses.objective import Objective, check_temperature
 from tmft.metrics import cosines
 from tmft.tasks import Task
 
@@ -60,8 +59,7 @@ class RankingConfig:
     temperature: float = 0.05
 
     def __post_init__(self) -> None:
-        if not 0 < self.temperature <= 10:
-            raise InputError(f"temperature {self.temperature:g}: choose above 0, up to 10", "temperature")
+        check_temperature(self.temperature)
 
 
 class CoSENT(Objective):

@@ -106,7 +106,7 @@ class TokenPrediction(nn.Module):
     objective: ClassVar[str]
 
     def forward(self, batch: Any) -> dict[str, Tensor]:
-        """Return the sums `mlm` (or other name of the objective), `correct` and `masked` of a batch."""
+        """Return the sums of a batch, see `prediction_sums`; that of the losses is named by `objective`."""
         return prediction_sums(self.objective, self.logits(batch), batch.labels)
 
     @classmethod

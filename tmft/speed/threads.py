@@ -61,11 +61,14 @@ def count_running_tasks(pauses: Sequence[float] = (0.02,) * 5) -> int:
 
     pauses: seconds between the moments.
     """
-    counts = []
+    fewest = math.inf
     for pause in pauses:
         try:
-            counts.append(int(Path("/proc/loadavg").read_text("ascii").split()[3].partition("/")[0]) - 1)
+            running = int(Path("/proc/loadavg").read_text("ascii").split()[3].partition("/")[0])
         except (OSError, ValueError, IndexError):
             return 0
+        fewest = min(fewest, running - 1)
+        if fewest <= 0:  # a quiet machine need not be watched any longer
+            return 0
         time.sleep(pause)
-    return min(counts, default=0)
+    return int(fewest) if pauses else 0
