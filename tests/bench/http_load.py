@@ -1,13 +1,14 @@
-"""Measure the server of docs/http.md on loopback: requests per second, and percentiles of their time.
+"""Measure `tmft serve` on loopback: requests per second, and percentiles of their time.
 
     python tests/bench/http_load.py
     python tests/bench/http_load.py --model FOLDER --layer 3 --clients 1 64 --rounds 5 --seconds 10
+    python tests/bench/http_load.py serve-peer FOLDER PORT
 
-Two servers run the code of the page, one with SentenceEncoder, the other with SentenceTransformer in its
-place, and only one of them is asked at a time: rounds are interleaved, and the order is reversed in every
-second one. Each client sends a request, waits for the embeddings, and sends the next one, over one
-connection. The clients are threads of this process, so they use the same CPU as the servers. --threads is
-the number of threads of each server. Needs litserve and sentence-transformers.
+Two servers run tmft/serving/server.py, one with a SentenceEncoder, the other with a SentenceTransformer, and
+only one of them is asked at a time: rounds are interleaved, and the order is reversed in every second one.
+Each client sends a request, waits for the embeddings, and sends the next one, over one connection. The
+clients are threads of this process, so they use the same CPU as the servers. --threads is the number of
+threads of each server. Needs litserve and sentence-transformers.
 """
 
 import argparse
@@ -15,7 +16,6 @@ import base64
 import http.client
 import json
 import os
-import re
 import signal
 import socket
 import statistics
@@ -25,10 +25,12 @@ import tempfile
 import threading
 import time
 import urllib.request
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -39,44 +41,38 @@ from tmft.datasets.task_lookup import get_task  # noqa: E402
 from tmft.formatting import markdown_table  # noqa: E402
 
 MAX_REQUESTS = 20_000  # of a measurement
-# What of the page's server is another one with sentence-transformers.
-REPLACEMENTS = {
-    "from tmft import SentenceEncoder": "from sentence_transformers import SentenceTransformer",
-    "SentenceEncoder.from_pretrained(self.model_name)": "SentenceTransformer(self.model_name, device='cpu')",
-    "SentenceEncoder.from_pretrained(model_name).dimensions": (
-        "SentenceTransformer(model_name, device='cpu').get_embedding_dimension()"
-    ),
-}
 
 
-def server_codes(page: str, batch_timeout: str | None = None) -> tuple[str, str]:
-    """Return the page's server, and the same one with sentence-transformers.
+class PeerModel:
+    """A SentenceTransformer with the methods that the server calls; a text counts as one token."""
 
-    page: the text of docs/http.md. batch_timeout: seconds, in place of the page's own.
-    """
-    code = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1]
-    if batch_timeout is not None:
-        code = re.sub("batch_timeout=[0-9.]+", f"batch_timeout={batch_timeout}", code)
-    peer_code = code
-    for ours, theirs in REPLACEMENTS.items():
-        assert code.count(ours) == 1, f"docs/http.md has {ours!r} {code.count(ours)} times, not once"
-        peer_code = peer_code.replace(ours, theirs)
-    return code, peer_code
+    def __init__(self, folder: str):
+        from sentence_transformers import SentenceTransformer
+
+        self.model = SentenceTransformer(folder, device="cpu")
+        self.dimensions = self.model.get_embedding_dimension()
+
+    def eval(self) -> "PeerModel":
+        return self
+
+    def tokenize(self, texts: list[str]) -> list[list[str]]:
+        return [[text] for text in texts]
+
+    def embed_token_ids(self, token_ids: list[list[str]]) -> torch.Tensor:
+        return self.model.encode([text for [text] in token_ids], convert_to_tensor=True)
 
 
 class Server:
-    """The page's server in processes of its own, from __enter__ to __exit__.
+    """A server in processes of its own, from __enter__ to __exit__.
 
-    code: what is run; folder: where the code and its output are written; model: the folder of the model.
+    command: what is run, before the port; folder: where its output is written.
     """
 
-    def __init__(self, name: str, code: str, folder: Path, model: Path, threads: int):
+    def __init__(self, name: str, command: list[str], folder: Path, threads: int):
         self.name, self.log = name, folder / f"{name}.log"
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
-        file = folder / f"{name.replace('-', '_')}_server.py"
-        file.write_text(code, encoding="utf-8")
-        self.command = [sys.executable, str(file), str(model), str(self.port)]
+        self.command = [sys.executable, *command, str(self.port)]
         self.environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(threads)}
         self.environment |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
@@ -188,6 +184,13 @@ def default_model() -> str:
     return str(ROOT / "data/twins/mlm-then-rtd" if package is None else Path(package.origin).parent / "model")
 
 
+def serve_peer(folder: str, port: str) -> None:
+    """Run the server with a SentenceTransformer as its model."""
+    from tmft.serving.server import serve
+
+    serve(partial(PeerModel, folder), port=int(port))
+
+
 def main(argv=None) -> None:
     show_defaults = argparse.ArgumentDefaultsHelpFormatter
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=show_defaults)
@@ -198,12 +201,9 @@ def main(argv=None) -> None:
     p.add_argument("--rounds", type=int, default=3, help="measurements of each server and number of clients")
     p.add_argument("--seconds", type=float, default=5, help="of a measurement")
     p.add_argument("--threads", type=int, default=os.cpu_count(), help="of each server")
-    p.add_argument("--batch-timeout", help="seconds in which a batch is collected; None is that of the page")
     p.add_argument("--task", default="sample", help="the sentences are those of its split train")
     args = p.parse_args(argv)
 
-    page = (ROOT / "docs/http.md").read_text(encoding="utf-8")
-    code, peer_code = server_codes(page, args.batch_timeout)
     sentences = list(dict.fromkeys(read_examples(get_task(args.task), "train").sentences))
     if not 0 < args.sentences <= len(sentences):
         sys.exit(f"http_load.py: --sentences {args.sentences}: choose 1 to {len(sentences)}")
@@ -216,8 +216,10 @@ def main(argv=None) -> None:
         SentenceEncoder.from_pretrained(args.model, layer=args.layer).save_pretrained(model)
         results = {}  # (server, clients) -> one list of measure_load for each round
         with (
-            Server("tmft", code, folder, model, args.threads) as ours,
-            Server("sentence-transformers", peer_code, folder, model, args.threads) as theirs,
+            Server("tmft", ["-m", "tmft", "serve", str(model), "--port"], folder, args.threads) as ours,
+            Server(
+                "sentence-transformers", [__file__, "serve-peer", str(model)], folder, args.threads
+            ) as theirs,
         ):
             difference = largest_difference([ours, theirs], sentences[:50])
             print(f"{len(sentences)} sentences; largest difference of the embeddings: {difference:.1e}")
@@ -238,4 +240,4 @@ def main(argv=None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve_peer(*sys.argv[2:]) if sys.argv[1:2] == ["serve-peer"] else main()

@@ -1,4 +1,4 @@
-"""The server of docs/http.md answers as OpenAI's API does, and refuses bad requests."""
+"""`tmft serve` answers as OpenAI's API does, and refuses bad requests, as docs/http.md says."""
 
 import base64
 import json
@@ -12,18 +12,18 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 from conftest import ROOT, SENTENCES, assert_same_embeddings, tiny_model
 
+from tmft.cli import serve
+from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.serving.export import export
 
 PAGE = (ROOT / "docs/http.md").read_text(encoding="utf-8")
-SERVER, CLIENT, ONNX_ENCODER = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+[CLIENT] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 SECONDS_TO_START = 90  # on a busy machine; three processes import torch
 
 
@@ -41,14 +41,13 @@ def url(model_folder):
         pytest.skip("litserve is not installed")
     if not hasattr(os, "killpg"):
         pytest.skip("this system has no process groups, by which the test ends the server")
-    file = model_folder.parent / "server.py"
-    file.write_text(SERVER, encoding="utf-8")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    with open(file.with_name("log"), "wb") as log:
+    log_file = model_folder.with_name("log")
+    with open(log_file, "wb") as log:
         process = subprocess.Popen(
-            [sys.executable, file, model_folder, str(port)],
+            [sys.executable, "-m", "tmft", "serve", model_folder, "--port", str(port)],
             stdout=log,
             stderr=log,
             env=environment,
@@ -57,15 +56,16 @@ def url(model_folder):
     try:
         end = time.monotonic() + SECONDS_TO_START
         while not is_healthy(f"http://127.0.0.1:{port}"):
-            assert process.poll() is None and time.monotonic() < end, file.with_name("log").read_text()
+            assert process.poll() is None and time.monotonic() < end, log_file.read_text()
             time.sleep(0.1)
         yield f"http://127.0.0.1:{port}"
     finally:
-        os.killpg(process.pid, signal.SIGTERM)
+        process.terminate()
         try:
-            process.wait(timeout=20)
+            assert process.wait(timeout=20) == 0
         finally:
-            stop_group(process.pid)
+            assert not stop_group(process.pid), "a process of the server has not ended by itself"
+        assert "Traceback" not in log_file.read_text()
 
 
 def is_healthy(url: str) -> bool:
@@ -76,8 +76,8 @@ def is_healthy(url: str) -> bool:
         return False
 
 
-def stop_group(group: int) -> None:
-    """End what is left of a process group, after up to five seconds in which it may end by itself."""
+def stop_group(group: int) -> bool:
+    """End what is left of a process group after five seconds; return whether anything was left."""
     end = time.monotonic() + 5
     try:
         while time.monotonic() < end:
@@ -85,7 +85,8 @@ def stop_group(group: int) -> None:
             time.sleep(0.05)
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:
-        pass
+        return False
+    return True
 
 
 def ask(url: str, request: dict | bytes) -> tuple[int, dict]:
@@ -181,7 +182,7 @@ def test_requests_whose_clients_have_hung_up_are_not_computed(url):
 
 
 def test_a_server_with_too_many_requests_says_when_to_come_again(url):
-    body = json.dumps({"model": "tmft", "input": ["a b " * 24_000] * 41}).encode()
+    body = json.dumps({"model": "tmft", "input": ["guitar " * 13_700] * 41}).encode()
     assert 3_900_000 < len(body) < 4_000_000
     connections = [start_request(url, body) for _ in range(16)]
     heads = [connection.recv(1000) for connection in connections]
@@ -212,25 +213,23 @@ def test_a_text_of_more_tokens_than_max_length_is_truncated_as_encode_does(url, 
     assert_same_embeddings(embeddings(url, input=text), expected)
 
 
-@pytest.mark.slow
-def test_the_class_for_an_onnx_graph_gives_the_same_embeddings(tmp_path):
-    for package in ("onnx", "onnxscript", "onnxruntime"):
-        pytest.importorskip(package, reason=f"{package} is not installed")
-    model = tiny_model(num_hidden_layers=1)
-    export(model, tmp_path / "graph", "onnx")
-    names = {}
-    exec(compile(ONNX_ENCODER, "docs/http.md", "exec"), names)
-    encoder = names["SentenceEncoder"].from_pretrained(tmp_path / "graph", model.max_length)
-    assert encoder.dimensions == model.dimensions
-    assert_same_embeddings(encoder.encode(SENTENCES * 9), model.encode(SENTENCES * 9), 1e-5)
+def test_usage_is_the_number_of_tokens(url, model_folder):
+    tokens = SentenceEncoder.from_pretrained(model_folder).tokenize(SENTENCES)
+    _, answer = ask(url, {"input": SENTENCES})
+    num_tokens = sum(map(len, tokens))
+    assert answer["usage"] == {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
 
 
-def test_the_benchmark_finds_what_to_replace_in_the_server(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "tests/bench")
-    code, peer_code = import_module("http_load").server_codes(PAGE, "0.125")
-    assert code == re.sub("batch_timeout=[0-9.]+", "batch_timeout=0.125", SERVER)
-    assert "SentenceEncoder" not in peer_code and peer_code.count("SentenceTransformer") == 3
-    assert len(peer_code.splitlines()) == len(code.splitlines())
+def test_what_cannot_be_served_is_said_in_one_line(url, model_folder, capsys, monkeypatch):
+    port = url.rpartition(":")[2]
+    with pytest.raises(InputError, match=f"port {port} of 127.0.0.1: Address already in use, choose another"):
+        serve.main([str(model_folder), "--port", port])
+    with pytest.raises(InputError, match="port 80: choose 1024 to 65535"):
+        serve.main([str(model_folder), "--port", "80"])
+    monkeypatch.setitem(sys.modules, "litserve", None)
+    monkeypatch.delitem(sys.modules, "tmft.serving.server")
+    with pytest.raises(InputError, match="serve needs litserve: pip install"):
+        serve.main([str(model_folder)])
 
 
 def test_the_client_of_the_page_gets_two_embeddings(url, capsys):

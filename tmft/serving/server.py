@@ -1,0 +1,228 @@
+"""Answer /v1/embeddings of OpenAI's API with the embeddings of a model, by LitServe.
+
+The texts of all requests that wait are embedded by one call of the model. A request goes through three
+places: BoundedQueue refuses it while too many bytes of others wait; EmbeddingSpec checks it, and keeps it
+where it can still be dropped until the model has little else to do; Embedder, in a process of its own,
+answers it. docs/http.md says what clients see. This module needs LitServe.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import litserve
+import numpy as np
+from fastapi import HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from litserve.specs.openai_embedding import EmbeddingRequest, EmbeddingResponse, OpenAIEmbeddingSpec
+from pydantic import StrictInt
+from starlette.exceptions import HTTPException as AnyHTTPException
+
+from tmft.errors import InputError
+from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings, check_sentences
+
+MAX_BYTES, MAX_TEXTS, MAX_LENGTH = 4_000_000, 2048, 100_000  # of a request; in one; characters of a text
+TIMEOUT = 30  # seconds until a request is given up
+MAX_WAITING = 10 * MAX_BYTES  # bytes of all requests that wait; more are refused
+MAX_TEXTS_AT_WORK = 512  # texts that are handed to the model; requests beyond wait where they can be dropped
+MAX_REQUESTS_TOGETHER = 64  # that one call of the model answers
+BATCH_TIMEOUT = 0.005  # seconds for which requests are collected; a single request waits as long
+
+
+class Embedder(litserve.LitAPI):
+    """Embed the texts of several requests at once, in a process of its own."""
+
+    def __init__(self, load: Callable[[], SentenceEncoder], **options: Any):
+        super().__init__(**options)
+        self.load = load
+
+    def setup(self, device: str) -> None:
+        """Load the model and embed a first text, before the server says that it is healthy."""
+        self.model = self.load().eval()
+        self.embed(["warm-up"])
+
+    def embed(self, texts: list[str]) -> tuple[np.ndarray, list[int]]:
+        """Return the embeddings of texts, and how many tokens each has."""
+        token_ids = self.model.tokenize(texts)
+        embeddings = self.model.embed_token_ids(token_ids)
+        check_finite_embeddings(embeddings, texts)
+        return embeddings.numpy(), [len(ids) for ids in token_ids]
+
+    def decode_request(self, request: EmbeddingRequest) -> EmbeddingRequest:
+        """Return the request as it is; the spec would return its texts alone."""
+        return request
+
+    def predict(self, requests: list[EmbeddingRequest]) -> list[dict[str, Any]]:
+        """Return the embeddings of each request, and the number of its tokens."""
+        inputs = [request.ensure_list() for request in requests]
+        embeddings, num_tokens = self.embed([text for texts in inputs for text in texts])
+        answers, start = [], 0
+        for request, texts in zip(requests, inputs, strict=True):
+            part = slice(start, start + len(texts))
+            tokens = sum(num_tokens[part])
+            answer = {"embeddings": embeddings[part, : request.dimensions]}
+            answers.append(answer | {"prompt_tokens": tokens, "total_tokens": tokens})
+            start = part.stop
+        return answers
+
+
+class StrictRequest(EmbeddingRequest):
+    """A request in which true is not 1."""
+
+    dimensions: StrictInt | None = None
+
+
+class EmbeddingSpec(OpenAIEmbeddingSpec):
+    """Refuse bad requests before they are queued: an error in `predict` would fail others, too.
+
+    dimensions: those of the model's embeddings.
+    """
+
+    def __init__(self, dimensions: int):
+        super().__init__()
+        self.dimensions, self.texts_at_work, self.has_room = dimensions, 0, asyncio.Condition()
+
+    def pre_setup(self, lit_api: litserve.LitAPI) -> None:
+        """Allow lists of texts, which the spec refuses if requests are collected; `predict` splits them."""
+        super().pre_setup(lit_api)
+        self._max_batch_size = 1
+
+    def encode_response(self, output: dict[str, Any], context_kwargs: dict | None = None) -> dict[str, Any]:
+        """Return what `predict` returned, which has the number of tokens."""
+        return output
+
+    async def embeddings_endpoint(self, request: StrictRequest, connection: Request) -> EmbeddingResponse:
+        """Check a request and return its answer, unless its client hangs up or TIMEOUT passes."""
+        num_texts = self.check(request)
+        answer = asyncio.create_task(self.answer_in_turn(request, num_texts))
+        end = asyncio.get_running_loop().time() + TIMEOUT
+        while not answer.done() and asyncio.get_running_loop().time() < end:
+            await asyncio.wait([answer], timeout=0.5)
+            if not answer.done() and await connection.is_disconnected():
+                break  # nobody waits for the answer
+        if answer.done():
+            return answer.result()
+        answer.cancel()
+        raise HTTPException(504, f"no answer within {TIMEOUT} seconds")
+
+    def check(self, request: StrictRequest) -> int:
+        """Return the number of texts of a request, or refuse it with status 400."""
+        try:
+            texts = check_sentences(request.ensure_list())
+        except (TypeError, InputError) as error:
+            raise HTTPException(400, f"input: {error}") from None
+        if request.model.encode(errors="ignore").decode() != request.model:  # it is in the answer
+            raise HTTPException(400, "model: it has half a character (a surrogate)")
+        if not 0 < len(texts) <= MAX_TEXTS:
+            raise HTTPException(400, f"input has {len(texts)} texts: give 1 to {MAX_TEXTS}")
+        longest = max(map(len, texts))
+        if longest > MAX_LENGTH:
+            raise HTTPException(400, f"input has a text of {longest} characters: give at most {MAX_LENGTH}")
+        if request.dimensions is not None and not 0 < request.dimensions <= self.dimensions:
+            raise HTTPException(400, f"dimensions is {request.dimensions}: give 1 to {self.dimensions}")
+        return len(texts)
+
+    async def answer_in_turn(self, request: StrictRequest, num_texts: int) -> EmbeddingResponse:
+        """Wait until the model has little else to do, where it can be cancelled, and then for its answer."""
+        async with self.has_room:
+            await self.has_room.wait_for(
+                lambda: not self.texts_at_work or self.texts_at_work + num_texts <= MAX_TEXTS_AT_WORK
+            )
+            self.texts_at_work += num_texts
+        return await asyncio.shield(asyncio.create_task(self.answer(request, num_texts)))
+
+    async def answer(self, request: StrictRequest, num_texts: int) -> EmbeddingResponse:
+        """Return the answer of the model. It stays at work also if the client hangs up meanwhile."""
+        try:
+            return await asyncio.wait_for(super().embeddings_endpoint(request), TIMEOUT)
+        except TimeoutError:
+            raise HTTPException(504, f"no answer within {TIMEOUT} seconds") from None
+        finally:
+            async with self.has_room:
+                self.texts_at_work -= num_texts
+                self.has_room.notify_all()
+
+
+class BoundedQueue:
+    """Refuse requests while too many bytes of others wait; 503 says when to come again."""
+
+    def __init__(self, app: Callable):
+        self.app, self.num_waiting = app, 0  # bytes
+
+    async def __call__(self, scope: Any, receive: Callable, send: Callable) -> None:
+        size = 1000
+        self.num_waiting += size
+
+        async def receive_and_count() -> Any:
+            nonlocal size
+            message = await receive()
+            length = len(message.get("body", b""))
+            if length and self.num_waiting + length > MAX_WAITING:
+                while message.get("more_body"):
+                    message = await receive()
+                raise HTTPException(503, "too many requests wait: try again later", {"Retry-After": "5"})
+            size, self.num_waiting = size + length, self.num_waiting + length
+            return message
+
+        try:
+            await self.app(scope, receive_and_count, send)
+        finally:
+            self.num_waiting -= size
+
+
+async def refuse(request: Request, error: Any) -> JSONResponse:
+    """Answer an error in the form of OpenAI's API, the message of which its clients show."""
+    return JSONResponse({"error": {"message": error.detail}}, error.status_code, error.headers)
+
+
+async def refuse_json(request: Request, error: Any) -> JSONResponse:
+    """Name the wrong fields of a request; the message of FastAPI would repeat all texts."""
+    problems = {f"{problem['loc'][:2][-1]}: {problem['msg']}" for problem in error.errors()}
+    return await refuse(request, HTTPException(400, "; ".join(sorted(problems))))
+
+
+async def refuse_anything(request: Request, error: Any) -> JSONResponse:
+    """Answer what went wrong here, without its details."""
+    return await refuse(request, HTTPException(500, "the server failed: see its log"))
+
+
+def serve(load: Callable[[], SentenceEncoder], host: str = "127.0.0.1", port: int = 8000) -> None:
+    """Answer requests until Ctrl+C or SIGTERM.
+
+    load: returns the model; it is called here, for what is wrong with the model, and in the process that
+    embeds, so it has to be picklable. host: 127.0.0.1, or 0.0.0.0 or :: for other machines. Raises InputError
+    if the port is taken.
+    """
+    dimensions = load().dimensions
+    try:
+        socket.create_server((host, port), family=socket.AF_INET6 if host == "::" else socket.AF_INET).close()
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise InputError(f"port {port} of {host}: {reason}, choose another one", "port") from None
+    spec = EmbeddingSpec(dimensions)
+    api = Embedder(load, spec=spec, max_batch_size=MAX_REQUESTS_TOGETHER, batch_timeout=BATCH_TIMEOUT)
+    server = litserve.LitServer(
+        api,
+        accelerator="cpu",  # `load` puts the model on its device
+        timeout=TIMEOUT,
+        max_payload_size=MAX_BYTES,
+        restart_workers=True,
+        fast_queue=True,
+    )
+    server.app.add_exception_handler(AnyHTTPException, refuse)
+    server.app.add_exception_handler(RequestValidationError, refuse_json)
+    server.app.add_exception_handler(Exception, refuse_anything)
+    server.app.add_middleware(BoundedQueue)
+    starter = os.getpid()
+
+    def stop(signal_number: int, frame: Any) -> None:
+        """End the server. Its other processes get the signal, too, when they have ended what they did."""
+        raise KeyboardInterrupt if os.getpid() == starter else SystemExit
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    server.run(host=host, port=port, generate_client_file=False)
