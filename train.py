@@ -11,6 +11,8 @@
     python train.py --ckpt google/electra-base-discriminator --layer 9 --data FOLDER --score-range 0 5
     # two tasks that train one model
     python train.py --ckpt google/electra-base-discriminator --layer 9 --task stsb sicke
+    # repeat a finished run, here with another seed
+    python train.py --config runs/electra-base-discriminator-stsb-layer9-seed0/result.json --seed 1
     # distillation: learn the embeddings that a teacher gives to the lines of a text
     python train.py --ckpt google-bert/bert-base-uncased --layer 6 --teacher MODEL --text FILE
     # pre-training: continue masked language modeling on a text
@@ -36,15 +38,16 @@ from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
+from tmft.cli.config_file import expand_config
 from tmft.cli.parser import CommandLineParser, default_command, fields_from_args, run_command
-from tmft.cli.train_options import OBJECTIVE_CONFIGS, add_train_options, check_train_options
+from tmft.cli.train_options import OBJECTIVE_CONFIGS, Groups, add_train_options, check_train_options
 from tmft.datasets.task_lookup import get_task, read_all_splits, with_available_eval_data
 from tmft.distributed import Processes, init_distributed
 from tmft.io.paths import PACKAGE_DATA
 from tmft.pretraining.loop import PretrainingRecipe
 from tmft.runs.fine_tune import fine_tune
 from tmft.runs.layer_search import search_rounds
-from tmft.runs.pretrain import PRETRAINING_TASKS, pretrain
+from tmft.runs.pretrain import PRETRAINING_TASKS, do_pretraining_runs
 from tmft.runs.run_config import (
     FROM_SCRATCH_DEFAULTS,
     FineTuningConfig,
@@ -62,7 +65,7 @@ FIRST_RUN = ["--ckpt", SMALL_ELECTRA, "--layer", "all", "--task", "sample", "--l
 
 
 def main(argv: list[str] | None = None) -> None:
-    argv = sys.argv[1:] if argv is None else argv
+    argv = expand_config(train_parser()[0], sys.argv[1:] if argv is None else argv)
     args = parse_args(argv)
     if not (args.ckpt or args.from_scratch or args.task in PRETRAINING_TASKS):
         return main(default_command("train.py", FIRST_RUN, argv))
@@ -107,12 +110,17 @@ def pretrain_all(args: Namespace, seeds: list[int], processes: Processes) -> Non
     fields["recipe"] = PretrainingRecipe(**defaults | fields_from_args(args, PretrainingRecipe))
     ckpts = args.ckpt or [None]
     configs = [PretrainingConfig(**fields | {"ckpt": ckpt, "seed": seed}) for ckpt in ckpts for seed in seeds]
-    pretrain(configs, args.run_name, args.output_dir, processes, vars(args))
+    do_pretraining_runs(configs, args.run_name, args.output_dir, processes, vars(args))
+
+
+def train_parser() -> tuple[CommandLineParser, tuple[Groups, Groups]]:
+    """Return the parser, and the groups of options for fine-tuning only and for pre-training only."""
+    p = CommandLineParser(__doc__)
+    return p, add_train_options(p)
 
 
 def parse_args(argv: list[str]) -> Namespace:
-    p = CommandLineParser(__doc__)
-    groups = add_train_options(p)
+    p, groups = train_parser()
     args = p.parse_args(argv)
     check_train_options(p, args, *groups)
     return args

@@ -4,7 +4,7 @@ The attribute of an option has the name of the field that it sets, of FineTuning
 PretrainingConfig, PretrainingRecipe or the config of an objective; see fields_from_args.
 """
 
-from argparse import Namespace, _ArgumentGroup
+from argparse import SUPPRESS, Namespace, _ArgumentGroup
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ def check_train_options(
     check_range("num_seeds", 1 if args.num_seeds is None else args.num_seeds, 1)
 
 
-def describe_tasks() -> str:
+def describe_trainable_tasks() -> str:
     """Return the names of the tasks that have training data, with notes, by the kind of their labels."""
     trainable = {name: task for name, task in TASKS.items() if task.objective and "{split}" in task.files}
     scores = [name for name, task in trainable.items() if task.label and not task.classes]
@@ -117,7 +117,8 @@ def add_main_options(p: CommandLineParser) -> None:
                        "ELECTRA that comes with tmft, and with it --layer all --task sample --lr 3e-4, "
                        "whose own defaults apply only with --ckpt")
     group.add_argument("--task", nargs="+", metavar="TASK[:OBJECTIVE]", help="data set to train and score "
-                       f"on; it sets loss, metric and recipe. {describe_tasks()}. Tasks without labels and "
+                       f"on; it sets loss, metric and recipe. {describe_trainable_tasks()}. "
+                       "Tasks without labels and "
                        "distillation are scored on stsb. Several tasks, separated by spaces, train one model "
                        "together. OBJECTIVE: another loss, see --objective; default: stsb, or distillation "
                        "with --teacher")
@@ -317,4 +318,7 @@ def add_output_options(p: CommandLineParser) -> None:
                        help="folder that gets a folder for each run; default: runs")
     group.add_argument("--run-name", metavar="NAME", help="first part of the names of these folders; not "
                        "with several checkpoints; default: checkpoint and task")
+    group.add_argument("--config", type=Path, metavar="FILE", default=SUPPRESS, help="take the options from "
+                       "FILE: the result.json of a run, which is repeated, or a TOML file with lines such "
+                       "as lr = 3e-4; options on the command line take precedence")
 # fmt: on
