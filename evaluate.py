@@ -4,6 +4,8 @@
     python evaluate.py runs/<name>
     # every layer of a checkpoint, in one forward pass; and the isotropy of its embeddings
     python evaluate.py google/electra-base-discriminator --layer all --isotropy
+    # a teacher and its student on seven tasks: the difference with its 95 % interval, and speed
+    python evaluate.py sentence-transformers/all-MiniLM-L6-v2 data/tiny --task sts
     # three groups of tasks
     python evaluate.py sentence-transformers/all-MiniLM-L6-v2 --task sts clustering transfer
     # embeddings without training: the mean of two hidden states, with token weights and post-processing
@@ -19,9 +21,12 @@ Data sets that are absent are downloaded if their address is known.
 Other commands use a model or make tables of runs: python -m tmft --help
 """
 
+from argparse import Namespace
+from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
 from statistics import mean
+from typing import NamedTuple
 
 from tmft.cli.options import (
     add_embedding_options,
@@ -36,36 +41,46 @@ from tmft.cli.options import (
     training_free_config,
 )
 from tmft.cli.parser import CommandLineParser, run_command
-from tmft.cli.run_result import has_head, load_run_result, run_tasks, trained_objective, trained_threshold
 from tmft.datasets.task_lookup import read_split
 from tmft.device import progress_bar
 from tmft.errors import InputError
-from tmft.evaluation.classification import read_splits
+from tmft.evaluation.classification import ReadSplit, read_splits
 from tmft.evaluation.cs224n_submission import write_predictions
 from tmft.evaluation.evaluators import (
     EVALUATORS,
     ISOTROPY_METRICS,
-    by_saved_similarity,
     evaluate_isotropy,
     is_trained_on_train,
     unlabeled_texts,
+    use_saved_similarity,
 )
-from tmft.evaluation.training_free import TrainingFreeConfig, TrainingFreeEncoders, random_static_model
+from tmft.evaluation.static_models import random_static_model
+from tmft.evaluation.training_free import TrainingFreeConfig, TrainingFreeEncoders
 from tmft.formatting import percent, to_json
 from tmft.io.atomic import check_output_folder, check_writable, write_file
 from tmft.io.paths import DATA_FOLDER
 from tmft.losses.objective import Objective
 from tmft.reports.score_tables import curve_table, isotropy_table, task_table
+from tmft.runs.fine_tuned_run import FineTunedRun
+from tmft.runs.model_difference import (
+    MAX_TIMED_SENTENCES,
+    ModelDifference,
+    difference_table,
+    predict_examples,
+    score_difference,
+    sentences_per_second,
+)
 from tmft.runs.result_schema import RESULT_FILE
+from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import OVERALL, Task
-from tmft.training.multitask import overall
+from tmft.training.multitask import average_scores
 
 Results = dict[str, dict[float, dict]]  # task -> layer, or weight of --interpolate -> scores
 
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    run = load_run_result(args.model)  # {} unless MODEL is a folder of train.py
+    run = FineTunedRun(args.model)  # without tasks, unless MODEL is a folder of train.py
     tasks = tasks_from_args(args, ["stsb"], run)
     readers = {name: cache(partial(read_split, task)) for name, task in tasks.items()}
     others = [name for name, task in tasks.items() if not has_similarity_scores(task)]
@@ -77,8 +92,60 @@ def main(argv: list[str] | None = None) -> None:
         else:
             read(args.split)
     config = training_free_config(args)
+    if args.other:
+        compare_with_other(args, run, tasks, readers, config)
+        return
     check_save(args, tasks, config)
 
+    scored = score_model(args, run, tasks, readers, config)
+    model, encoders, results, random_scores = scored.model, scored.encoders, scored.results, scored.random
+    last = len(model.encoder.layers)
+    print_scores(results, tasks, encoders, random_scores)
+    if len(tasks) > 1 and tasks.keys() == run.task_settings.keys() and len(encoders.variants) == 1:
+        [variant] = encoders.variants
+        score = average_scores(
+            (task.metric, results[name][variant][task.metric]) for name, task in tasks.items()
+        )
+        print(f"\n{OVERALL} {percent(score)}")
+    if args.json:
+        kind = "weights" if encoders.weights else "layers"
+        by_variant = {v: {name: results[name][v] for name in tasks} for v in encoders.variants}
+        content = {"model": args.model, "split": args.split, "pooling": model.pooling, kind: by_variant}
+        write_file(args.json, to_json(content | ({"random": random_scores} if random_scores else {})))
+        print(f"\nwrote {args.json}")
+    if args.cs224n_predictions:
+        tasks_and_objectives = {
+            name: (task, objective) for name, task in tasks.items() if (objective := scored.objectives[name])
+        }
+        for path in write_predictions(model, tasks_and_objectives, args.cs224n_predictions):
+            print(f"wrote {path}")
+    if args.save:
+        model.head_modules.extend(encoders.postprocessing.get(last, []))
+        model.save_pretrained(args.save)
+        print(f"\nsaved {args.save}", *filter(None, [model.compatibility_note]), sep="\n")
+
+
+class ScoredModel(NamedTuple):
+    """A model, what embeds sentences with it, and its scores.
+
+    random: {task: mean score of random embeddings}. objectives: {task: what predicts; None without one}.
+    """
+
+    model: SentenceEncoder
+    encoders: TrainingFreeEncoders
+    results: Results
+    random: dict[str, float]
+    objectives: dict[str, Objective | None]
+
+
+def score_model(
+    args: Namespace,
+    run: FineTunedRun,
+    tasks: dict[str, Task],
+    readers: Mapping[str, ReadSplit],
+    config: TrainingFreeConfig,
+) -> ScoredModel:
+    """Load the model of the arguments and score it on all tasks. run: the one in its folder."""
     model = load_model(args)
     similarity = "" if model.similarity_fn_name == "cosine" else f", similarity {model.similarity_fn_name}"
     pooling = f"pooling {model.pooling}, at most {model.max_length} tokens{similarity}"
@@ -95,50 +162,68 @@ def main(argv: list[str] | None = None) -> None:
     with progress_bar(len(tasks), "tasks", desc="evaluate") as progress:
         for name, task in tasks.items():
             texts = unlabeled_texts(task, readers[name], args.split)
-            objective = trained_objective(args, task, model.dimensions, run, name)
-            objectives[name] = objective = by_saved_similarity(objective, model.similarity_fn_name)
+            objective = run.load_objective(name, task, model.dimensions) if task.objective else None
+            has_head = objective is not None and objective.has_head
+            if args.layer is not None and has_head:
+                head = f"the head of {task.objective} fits only the layer that it was trained on"
+                raise InputError(f"--layer {args.layer}: {head}: remove --layer")
+            objectives[name] = objective = use_saved_similarity(objective, model.similarity_fn_name)
+            has_new_embeddings = is_training_free(args) or args.layer is not None
             evaluate = partial(
                 EVALUATORS[task.task_type],
                 task=task,
                 read_split=readers[name],
                 split=args.split,
                 objective=objective,
-                threshold=None if is_training_free(args) else trained_threshold(args, run, name),
+                threshold=None if has_new_embeddings else run.threshold(name),  # which no longer fits
             )
             results[name] = {}
             for variant, encode in encoders.encoders(texts).items():
                 results[name][variant] = evaluate(encode)
                 if args.isotropy:
                     results[name][variant] |= evaluate_isotropy(encode, task, readers[name](args.split))
-            if baselines and not has_head(objective):
+            if baselines and not has_head:
                 try:
                     scores = [evaluate(baseline.encoders(texts)[0])[task.metric] for baseline in baselines]
                 except InputError:  # too few sentences for the many dimensions of the random embeddings
                     scores = []
                 random_scores |= {name: mean(scores)} if scores else {}
             progress.update()
+    return ScoredModel(model, encoders, results, random_scores, objectives)
 
-    print_scores(results, tasks, encoders, random_scores)
-    if len(run_tasks(run)) > 1 and tasks.keys() == run_tasks(run).keys() and len(encoders.variants) == 1:
-        [variant] = encoders.variants
-        score = overall((task.metric, results[name][variant][task.metric]) for name, task in tasks.items())
-        print(f"\n{OVERALL} {percent(score)}")
+
+def compare_with_other(
+    args: Namespace,
+    run: FineTunedRun,
+    tasks: dict[str, Task],
+    readers: Mapping[str, ReadSplit],
+    config: TrainingFreeConfig,
+) -> None:
+    """Score MODEL and OTHER with the same options, and print their scores, the differences and the speeds."""
+    runs, models = [run, FineTunedRun(args.other)], [args.model, args.other]
+    scored = [
+        score_model(Namespace(**vars(args) | {"model": name}), result, tasks, readers, config)
+        for name, result in zip(models, runs, strict=True)
+    ]
+    rows: dict[str, ModelDifference] = {}
+    for seed, (name, task) in enumerate(tasks.items()):
+        examples, texts = readers[name](args.split), unlabeled_texts(task, readers[name], args.split)
+        both = []
+        for one in scored:
+            [(variant, encode)] = one.encoders.encoders(texts).items()
+            predictions = predict_examples(encode, task, one.objectives[name], examples)
+            both.append((one.results[name][variant], predictions))
+        first, second = both
+        rows[name] = score_difference(task.metric, first, second, examples.labels, seed)
+    distinct = list(dict.fromkeys(text for read in readers.values() for text in read(args.split).sentences))
+    speeds = sentences_per_second([one.model for one in scored], distinct[:MAX_TIMED_SENTENCES])
+    print("\n" + difference_table(models, rows, speeds))
     if args.json:
-        kind = "weights" if encoders.weights else "layers"
-        by_variant = {v: {name: results[name][v] for name in tasks} for v in encoders.variants}
-        content = {"model": args.model, "split": args.split, "pooling": model.pooling, kind: by_variant}
-        write_file(args.json, to_json(content | ({"random": random_scores} if random_scores else {})))
+        content = {"models": models, "split": args.split, "sentences_per_second": speeds}
+        write_file(
+            args.json, to_json(content | {"tasks": {name: row.to_dict() for name, row in rows.items()}})
+        )
         print(f"\nwrote {args.json}")
-    if args.cs224n_predictions:
-        tasks_and_objectives = {
-            name: (task, objective) for name, task in tasks.items() if (objective := objectives[name])
-        }
-        for path in write_predictions(model, tasks_and_objectives, args.cs224n_predictions):
-            print(f"wrote {path}")
-    if args.save:
-        model.head_modules.extend(encoders.postprocessing.get(last, []))
-        model.save_pretrained(args.save)
-        print(f"\nsaved {args.save}", *filter(None, [model.compatibility_note]), sep="\n")
 
 
 def check_save(args, tasks: dict[str, Task], config: TrainingFreeConfig) -> None:
@@ -179,6 +264,9 @@ def print_scores(
 def parse_args(argv: list[str] | None = None):
     p = CommandLineParser(__doc__)
     add_model_options(p, "; all: score every hidden state")
+    p.add_argument("other", metavar="OTHER", nargs="?", help="a second model, directly after MODEL, to be "
+                   "compared with it: its scores and speed with the same options, and each difference with "
+                   "its 95 %% interval")
     add_task_options(p, "the tasks that the run was trained on, else stsb")
     add_embedding_options(p)
     add_training_free_options(p)
@@ -191,6 +279,8 @@ def parse_args(argv: list[str] | None = None):
                        "a run on the tasks of the course CS 224N, in the format of its leaderboard")
     group.add_argument("--save", type=Path, metavar="FOLDER", help="save the model that was scored")
     args = p.parse_args(argv)
+    if args.other:
+        check_other(args)
     if args.precision == "int8" and args.save:
         problem = "weights of 8 bits cannot be saved"
         raise InputError(f"--precision int8 and --save: {problem}: remove --precision")
@@ -199,9 +289,26 @@ def parse_args(argv: list[str] | None = None):
 # fmt: on
 
 
+def check_other(args) -> None:
+    """Raise InputError for an option that has no meaning for two models."""
+    for name in ("isotropy", "cs224n_predictions", "save", "interpolate"):
+        if getattr(args, name):
+            option = "--" + name.replace("_", "-")
+            raise InputError(f"{option} with two models: remove {option}, or name one model")
+    if args.layer == "all":
+        raise InputError("--layer all with two models: give the number of a layer, or name one model")
+
+
 def check_outputs(args) -> None:
     """Raise InputError if an output cannot be written, or would replace an input or another run."""
-    inputs = [args.model, args.data, args.data_root, args.static_from, *(args.interpolate or [])[:1]]
+    inputs = [
+        args.model,
+        args.other,
+        args.data,
+        args.data_root,
+        args.static_from,
+        *(args.interpolate or [])[:1],
+    ]
     check_writable(args.json, inputs=[*inputs, DATA_FOLDER])
     check_output_folder(args.cs224n_predictions)
     check_output_folder(args.save, inputs)

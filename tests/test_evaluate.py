@@ -6,14 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import PAIRS
+from conftest import PAIRS, ROOT
+from scipy import stats
 
 import evaluate
 import train
 from tmft import InputError, SentenceEncoder
+from tmft.data import read_examples
 from tmft.evaluation.clustering import clustering_accuracy, k_means
+from tmft.metrics import cosines, spearman
 from tmft.runs.run_folder import read_result
-from tmft.tasks import GROUPS
+from tmft.tasks import GROUPS, TASKS
 
 OTHER_PAIRS = ["a man plays\tmusic", "the cat eats\ta dog eats", "music\tguitar music", "is it?\tnot a cat"]
 
@@ -63,37 +66,24 @@ def test_a_trained_model_is_compared_by_the_cosine_whatever_its_checkpoint_was(
     assert (trained.similarity_fn_name, trained.prompts["query"]) == ("cosine", "a dog ")
 
 
-@pytest.fixture
-def entailment(arguments, tiny_data, tmp_path) -> Path:
-    """The folder of a run with a head, of three classes."""
+def test_a_run_with_a_head_is_saved_whole_scored_alike_and_kept(arguments, tiny_data, tmp_path, capsys):
+    """A head of three classes, which fits only its own layer."""
     with_classes(tiny_data, ("NEUTRAL", "ENTAILMENT", "CONTRADICTION", "NEUTRAL"))
-    train.main([*arguments, "--task", "sicke", "--layer", "1"])
-    return tmp_path / "runs" / "r-layer1-seed0"
-
-
-def test_a_run_with_a_head_is_saved_whole_and_scored_alike(entailment):
-    result = read_result(entailment)
+    words = [*arguments, "--task", "sicke", "--layer", "1"]
+    train.main(words)
+    folder = tmp_path / "runs" / "r-layer1-seed0"
+    result = read_result(folder)
     assert list(result["dev"]) == ["pairs", "f1_macro", "accuracy"] == list(result["epochs"][0]["dev"])
-    again = {split: scores(entailment, "--split", split)["1"]["sicke"] for split in ("dev", "test")}
-    assert again["test"] == result["test"] and again["dev"] == result["dev"] | {"pairs": 4}
-
-
-def test_tables_name_the_metrics_of_classes(entailment, capsys):
-    assert "| split | f1_macro x 100 | accuracy x 100 |" in (entailment / "README.md").read_text()
+    assert "| split | f1_macro x 100 | accuracy x 100 |" in (folder / "README.md").read_text()
     capsys.readouterr()
-    evaluate.main([str(entailment)])
+    again = {split: scores(folder, "--split", split)["1"]["sicke"] for split in ("dev", "test")}
+    assert again["test"] == result["test"] and again["dev"] == result["dev"] | {"pairs": 4}
     assert "f1_macro  accuracy" in capsys.readouterr().out
-
-
-def test_a_head_fits_only_the_layer_it_was_trained_on(entailment):
     with pytest.raises(
         InputError, match="--layer all: the head of softmax fits only the layer that it was trained on"
     ):
-        evaluate.main([str(entailment), "--layer", "all"])
-
-
-def test_a_finished_run_with_a_head_is_kept(entailment, arguments, capsys):
-    train.main([*arguments, "--task", "sicke", "--layer", "1"])
+        evaluate.main([str(folder), "--layer", "all"])
+    train.main(words)
     assert "already finished, kept" in capsys.readouterr().out
 
 
@@ -219,3 +209,67 @@ def test_a_file_that_only_a_classifier_needs_is_missed_before_a_model_is_loaded(
         (tmp_path / "mrpc" / f"{split}.tsv").write_text(rows, encoding="utf-8")
     with pytest.raises(InputError, match="no such file .*dev.tsv"):
         evaluate.main(["any", "--task", "mrpc-transfer", "--data-root", str(tmp_path)])
+
+
+# ------------------------------------------------------------------------------------------ two models
+
+
+def compared(first: Path, second: Path, path: Path, *words: str) -> dict:
+    evaluate.main([str(first), str(second), "--json", str(path), *words])
+    return json.loads(path.read_text())
+
+
+def test_a_teacher_and_a_student_are_scored_as_alone_with_an_interval_that_is_scipys(tmp_path, capsys):
+    models = ROOT / "data/twins/mlm", ROOT / "data/tiny"
+    found = compared(*models, tmp_path / "both.json", "--task", "sample")
+    pairs = read_examples(TASKS["sample"], "test")
+    of_both, gold = [], np.asarray(pairs.labels)
+    for folder in models:
+        model = SentenceEncoder.from_pretrained(folder)
+        of_both.append(cosines(*(model.encode(texts, convert_to_tensor=True) for texts in pairs.texts)))
+    row = found["tasks"]["sample"]
+    assert [row["first"], row["second"]] == pytest.approx([spearman(one, gold) for one in of_both])
+    assert row["difference"] == pytest.approx(row["second"] - row["first"])
+    theirs = stats.bootstrap(
+        (*of_both, gold), lambda u, v, gold: spearman(v, gold) - spearman(u, gold), paired=True,
+        vectorized=False, n_resamples=1000, method="percentile", random_state=np.random.default_rng(5),
+    ).confidence_interval  # fmt: skip
+    assert row["interval"] == pytest.approx([theirs.low, theirs.high], abs=0.02)
+    out = capsys.readouterr().out
+    assert f"+{100 * row['difference']:.2f}  +{100 * row['interval'][0]:.2f} to +" in out and " *\n" in out
+    assert "sentences/s" in out and all(speed > 0 for speed in found["sentences_per_second"])
+
+
+def test_two_models_have_a_mean_and_no_interval_where_scores_are_not_of_single_examples(
+    tiny_folder, root, tmp_path, capsys
+):
+    options = ["--data-root", str(root), "--task", "stsb", "sickr", "tweet"]
+    (alone,) = scores(tiny_folder, *options).values()
+    capsys.readouterr()
+    rows = compared(tiny_folder, tiny_folder, tmp_path / "both.json", *options)["tasks"]
+    assert rows["stsb"]["interval"] is None  # some resamples of four pairs have one score only
+    assert rows["tweet"]["interval"] is None
+    metrics = {"stsb": "spearman", "sickr": "spearman", "tweet": "accuracy"}
+    assert all(rows[name]["second"] == alone[name][metric] for name, metric in metrics.items())
+    [mean] = [line.split() for line in capsys.readouterr().out.splitlines() if line.split()[:1] == ["mean"]]
+    expected = f"{100 * sum(alone[name][metric] for name, metric in metrics.items()) / 3:.2f}"
+    assert mean == ["mean", "17", "mean", expected, expected, "+0.00"]
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--layer", "all"], "--layer all with two models: give the number of a layer, or name one model"),
+        (["--save", "new"], "--save with two models: remove --save, or name one model"),
+        (["--isotropy"], "--isotropy with two models: remove --isotropy, or name one model"),
+        (["--json", "MODEL/config.json"], "which the command reads; name another one"),
+    ],
+)
+def test_what_two_models_cannot_have_is_refused_before_they_are_loaded(
+    words, message, tiny_folder, monkeypatch
+):
+    monkeypatch.setattr(evaluate, "load_model", lambda args: pytest.fail("a model was loaded"))
+    words = [word.replace("MODEL", str(tiny_folder)) for word in words]
+    with pytest.raises(InputError) as error:
+        evaluate.main([str(ROOT / "data/tiny"), str(tiny_folder), "--task", "sample", *words])
+    assert message in error.value.as_cli_message()

@@ -1,0 +1,142 @@
+"""Compare two models on the same tasks: scores, their differences by a paired bootstrap, and speed.
+
+Shapes: N examples of a split, R resamples.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tmft.data import Examples
+from tmft.evaluation.classification import EncodeFunction
+from tmft.evaluation.evaluators import predict
+from tmft.formatting import percent, text_table
+from tmft.losses.objective import Objective
+from tmft.losses.registry import OBJECTIVES
+from tmft.metrics import expected_prediction
+from tmft.runs.bootstrap import CONFIDENCE_INTERVAL, resample_scores
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.tasks import Task
+
+MAX_TIMED_SENTENCES = 500
+TIMED_ROUNDS = 3
+
+
+class ModelDifference(NamedTuple):
+    """The scores of two models on a task, not x 100.
+
+    difference: that of the second minus that of the first. interval: the ends of its 95 % confidence
+    interval, or None: too few examples, or a metric that is not computed from one prediction per example,
+    such as the accuracy of clusters. resampled: the resampled differences, (R,), or None.
+    """
+
+    examples: int
+    metric: str
+    first: float
+    second: float
+    difference: float
+    interval: tuple[float, float] | None
+    resampled: np.ndarray | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what evaluate.py --json writes: all but the resampled differences."""
+        return {name: value for name, value in self._asdict().items() if name != "resampled"}
+
+
+def predict_examples(
+    encode: EncodeFunction, task: Task, objective: Objective | None, examples: Examples
+) -> np.ndarray | None:
+    """Return one prediction per example, (N,), from which the metric of the task is computed; None without.
+
+    objective: that of the task with its trained head; None makes a new one, as the evaluator does.
+    """
+    if task.task_type != "similarity" or expected_prediction(task.metric) == "embedding":
+        return None
+    return predict(encode, objective or OBJECTIVES[task.objective](0, task), examples)
+
+
+def score_difference(
+    metric: str,
+    first: tuple[Mapping[str, Any], np.ndarray | None],
+    second: tuple[Mapping[str, Any], np.ndarray | None],
+    labels: object,
+    seed: int = 0,
+) -> ModelDifference:
+    """Return the difference of two models on a task.
+
+    first, second: the scores and the predictions, (N,) or None, of each model. labels: those of the examples,
+    (N,). seed: of the resamples, another one for each task, so that the tasks are resampled independently.
+    """
+    one_score, other_score = (float(result[metric]) for result, _ in (first, second))
+    interval, resampled = None, None
+    if first[1] is not None and second[1] is not None:
+        runs = [
+            (predicted, np.asarray(labels), result.get("threshold"))
+            for result, predicted in (first, second)
+            if predicted is not None
+        ]
+        one, other = (resample_scores(metric, [run], seed) for run in runs)  # on the same resampled examples
+        resampled = other - one
+        interval = confidence_interval(resampled)
+    difference = other_score - one_score
+    return ModelDifference(first[0]["pairs"], metric, one_score, other_score, difference, interval, resampled)
+
+
+def confidence_interval(resampled: np.ndarray) -> tuple[float, float] | None:
+    """Return the ends of the 95 % confidence interval of resampled differences, (R,).
+
+    None if one is undefined, as with so few examples that a resample has a single score.
+    """
+    low, high = np.percentile(resampled, CONFIDENCE_INTERVAL).tolist()
+    return (low, high) if np.isfinite(low) else None
+
+
+def mean_difference(rows: Sequence[ModelDifference]) -> ModelDifference:
+    """Return the difference of the mean scores of several tasks, which are resampled independently."""
+    first, second = (mean(getattr(row, name) for row in rows) for name in ("first", "second"))
+    resampled = [row.resampled for row in rows if row.resampled is not None]
+    average = np.mean(resampled, axis=0) if len(resampled) == len(rows) else None
+    interval = None if average is None else confidence_interval(average)
+    examples = sum(row.examples for row in rows)
+    return ModelDifference(examples, "mean", first, second, second - first, interval, average)
+
+
+def sentences_per_second(models: Sequence[SentenceEncoder], sentences: list[str]) -> list[float]:
+    """Return how many sentences a second each model embeds: the best of three rounds, in turn."""
+    seconds: list[list[float]] = [[] for _ in models]
+    for _ in range(TIMED_ROUNDS):
+        for times, model in zip(seconds, models, strict=True):
+            start = time.perf_counter()
+            model.encode(sentences)
+            times.append(time.perf_counter() - start)
+    return [len(sentences) / min(times) for times in seconds]
+
+
+def difference_table(
+    models: Sequence[str], rows: Mapping[str, ModelDifference], speeds: Sequence[float]
+) -> str:
+    """Return the table of two models: a line per task, their mean, and their speed.
+
+    models: the names of both. A star marks a difference whose interval does not contain 0.
+    """
+    names = [Path(model).name for model in models]
+    heading = ["task", "examples", "metric", *(names if names[0] != names[1] else models), "difference"]
+    lines = [[*heading, "95 % interval"]]
+    averaged = {"mean": mean_difference(list(rows.values()))} if len(rows) > 1 else {}
+    for name, row in {**rows, **averaged}.items():
+        interval = ""
+        if row.interval:
+            low, high = row.interval
+            interval = f"{100 * low:+.2f} to {100 * high:+.2f}" + (" *" if low > 0 or high < 0 else "")
+        cells = [name, str(row.examples), row.metric, percent(row.first), percent(row.second)]
+        lines.append([*cells, f"{100 * row.difference:+.2f}", interval])
+    first, second = speeds
+    factor = f"x {second / first:.1f}"
+    lines.append(["sentences/s", "", "", f"{first:,.0f}", f"{second:,.0f}", factor, ""])
+    note = "difference: the second model minus the first; paired bootstrap over the examples"
+    star = "*: 0 is outside the interval"
+    return f"{text_table(lines)}\n\n{note}; {star}"
