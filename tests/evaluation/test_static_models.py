@@ -8,15 +8,15 @@ from conftest import SENTENCES, VOCABULARY, assert_same_embeddings, tiny_model, 
 from tmft import SentenceEncoder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.embedding.modules import Dense, Normalize
-from tmft.embedding.static_embeddings import (
+from tmft.embedding.token_weights import TokenWeights
+from tmft.errors import InputError
+from tmft.evaluation.static_models import (
     INIT_STD,
     mean_word_vectors,
     random_word_vectors,
     static_encoder,
     without_special_tokens,
 )
-from tmft.embedding.token_weights import TokenWeights
-from tmft.errors import InputError
 from tmft.packing import pack
 
 V = len(VOCABULARY)
@@ -167,46 +167,9 @@ MODULES = {
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_a_saved_static_model_is_the_same_when_it_is_loaded(name, tmp_path):
-    model = static_model(modules=MODULES[name]())
-    model.save_pretrained(tmp_path)
-    again = SentenceEncoder.from_pretrained(tmp_path)
-    texts = [*SENTENCES, "", "漢字"]
-    assert np.array_equal(again.encode(texts), model.encode(texts))
-    assert not again.tokenizer.add_special_tokens and again.dimensions == model.dimensions
-    assert again.encoder.config.model_type == "static" and again.pooling == "mean"
-
-
-def test_the_limit_of_a_static_model_is_saved(tmp_path):
-    model = static_model(max_length=6)
-    model.save_pretrained(tmp_path)
-    assert SentenceEncoder.from_pretrained(tmp_path).max_length == 6
-    assert SentenceEncoder.from_pretrained(tmp_path).tokenize(SENTENCES) == model.tokenize(SENTENCES)
-
-
-@pytest.mark.parametrize("prompt", ["a dog ", "two [X] is", "[X.]"])
-def test_the_prompt_of_a_static_model_is_saved(prompt, tmp_path):
-    model = static_model()
-    model.prompt = prompt
-    model.save_pretrained(tmp_path)
-    assert np.array_equal(
-        SentenceEncoder.from_pretrained(tmp_path).encode(SENTENCES), model.encode(SENTENCES)
-    )
-
-
-@pytest.mark.parametrize("name", MODULES)
 def test_only_transformers_cannot_run_a_static_model(name, tmp_path):
     model = static_model(modules=MODULES[name]())
     assert model.compatibility_note == ELSEWHERE
-
-
-def test_a_model_saved_over_a_static_one_leaves_nothing_of_it(tmp_path):
-    static_model(modules=[Normalize()]).save_pretrained(tmp_path)
-    model = tiny_model()
-    model.save_pretrained(tmp_path)
-    again = SentenceEncoder.from_pretrained(tmp_path)
-    assert again.tokenizer.add_special_tokens
-    assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
 
 
 def with_weights(model):
