@@ -87,7 +87,7 @@ def main(argv: list[str] | None = None) -> None:
         write_file(args.json, to_json(content))
         print(f"wrote {args.json}")
     if args.plot:
-        draw = plots.cka_heat_map if args.all_pairs else plots.cka_by_layer
+        draw = plots.draw_cka_heat_map if args.all_pairs else plots.draw_cka_by_layer
         draw(results, args.plot)
         print(f"wrote {args.plot}")
 

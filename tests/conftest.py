@@ -20,6 +20,7 @@ import hypothesis  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from processes import run_forked  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 from tmft.checkpoints.tokenizers import load_tokenizer  # noqa: E402
@@ -167,8 +168,7 @@ def open_in_transformers(name: str, folder):
 
 def command(name: str, *arguments: str) -> subprocess.CompletedProcess:
     """Run a command in a process of its own, offline."""
-    line = [sys.executable, str(ROOT / name), *arguments]
-    return subprocess.run(line, capture_output=True, text=True)
+    return run_forked([ROOT / name, *arguments], [dict(os.environ)])
 
 
 @pytest.fixture

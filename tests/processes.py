@@ -19,30 +19,40 @@ FORK_SERVER = multiprocessing.get_context("forkserver")
 FORK_SERVER.set_forkserver_preload(["train", "tmft.distributed", "tmft.runs.fine_tune", "tmft.runs.pretrain"])
 
 
-def run_together(count: int, *arguments, command="train.py", timeout=120) -> CompletedProcess:
-    """Run a command as torchrun does: in `count` processes of one thread each that know of each other."""
+def run_together(
+    count: int, *arguments, command="train.py", timeout=120, folders: list | None = None
+) -> CompletedProcess:
+    """Run a command as torchrun does: in `count` processes of one thread each that know of each other.
+
+    folders: of one process on each of several nodes; without them all are on one node.
+    """
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         port = server.getsockname()[1]
     same = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    same |= dict.fromkeys(["WORLD_SIZE", "LOCAL_WORLD_SIZE"], str(count))
+    same |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": "1" if folders else str(count)}
     environments = [
-        os.environ | same | dict.fromkeys(["RANK", "LOCAL_RANK"], str(rank)) for rank in range(count)
+        os.environ | same | {"RANK": str(rank), "LOCAL_RANK": "0" if folders else str(rank)}
+        for rank in range(count)
     ]
-    return run_forked([ROOT / command, *arguments], environments, timeout)
+    return run_forked([ROOT / command, *arguments], environments, timeout, folders)
 
 
-def run_forked(words: list, environments: list[dict[str, str]], timeout=120) -> CompletedProcess:
+def run_forked(
+    words: list, environments: list[dict[str, str]], timeout=120, folders: list | None = None
+) -> CompletedProcess:
     """Run a program in a process for each environment; if one fails, all are ended.
 
-    words: the file of the program and its arguments. Returns the exit status of the first process that
-    failed, 0 if none did, and what they printed, one after the other.
+    words: the file of the program and its arguments. folders: the working folder of each process. Returns
+    the exit status of the first process that failed, 0 if none did, and what they printed, one after
+    the other.
     """
     words, count, end = [str(word) for word in words], len(environments), time.monotonic() + timeout
     with tempfile.TemporaryDirectory() as folder:
         running, returncode = {}, 0
         for number, environment in enumerate(environments):
-            arguments = (words, environment, os.getcwd(), folder, number)
+            where = str(folders[number]) if folders else os.getcwd()
+            arguments = (words, environment, where, folder, number)
             process = FORK_SERVER.Process(target=run_program, args=arguments)
             start(process)
             running[process.sentinel] = process

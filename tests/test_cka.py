@@ -357,11 +357,6 @@ def test_the_curves_or_the_matrix_are_drawn(checkpoints, root, tmp_path, monkeyp
     assert np.array_equal(drawn[1].get_images()[0].get_array(), matrix["matrix"])
 
 
-def test_a_missing_file_is_an_error(checkpoints):
-    with pytest.raises(InputError, match=r"no/file cannot be read \(No such file"):
-        cka.main([*checkpoints[:2], "--data", "no/file"])
-
-
 FILES = [
     (b"", "no sentences "),
     (b"\n \n", "no sentences "),
@@ -395,28 +390,6 @@ def test_weights_that_give_no_finite_values_are_errors(weight, message, checkpoi
     model.save_pretrained(tmp_path / "nan")
     with pytest.raises(InputError, match=message):
         cka.main([str(tmp_path / "nan"), checkpoints[2], "--data-root", root])
-
-
-MISTAKES = [
-    (["--plot", "cka.gif"], r"unknown figure format \(cka.gif\): end the name in .png, .pdf, .svg"),
-    (
-        ["--all-pairs", "--plot", "x.png", "--also", "a", "b"],
-        "--all-pairs --plot draws a single pair of checkpoints: remove --also",
-    ),
-    (["--frozen", "stsb"], "unknown option --frozen"),
-    (["--data", "no/file"], "--data-root has no effect with --data: remove --data-root"),
-    (["--also", "no/where", "else"], "no folder no/where"),
-    (["--json", "/proc/none/cka.json"], "cannot write /proc/none/cka.json"),
-    (["--json", "."], "cannot write .: it is a folder, name a file"),
-    (["--pooling", "men"], "pooling 'men': choose one of .*; did you mean mean?"),
-]
-
-
-@pytest.mark.parametrize(("options", "message"), MISTAKES, ids=[" ".join(m[0]) for m in MISTAKES])
-def test_mistakes_in_options(options, message, checkpoints, root):
-    with pytest.raises(InputError, match=message) as error:
-        cka.main([*checkpoints[:2], "--data-root", root, *options])
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.slow

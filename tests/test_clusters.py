@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import PAIRS, ROOT
+from processes import run_forked, run_together
 
 from tmft.distributed import Processes
 from tmft.errors import InputError
@@ -219,8 +220,8 @@ def pretraining(tiny_folder, tmp_path) -> list[str]:
 
 @pytest.mark.slow
 def test_two_nodes_without_a_shared_disk_have_the_losses_of_one_process(pretraining, tmp_path):
-    alone = run([sys.executable, *pretraining], tmp_path / "one")
-    assert alone.returncode == 0, alone.stdout
+    alone = run_forked(pretraining, [dict(os.environ)], folders=[tmp_path / "one"])
+    assert alone.returncode == 0, alone.stderr
     nodes = [tmp_path / "node0", tmp_path / "node1"]
     done = two_nodes(nodes, *pretraining)
     assert [node.returncode for node in done] == [0, 0], done
@@ -235,20 +236,19 @@ def test_two_nodes_without_a_shared_disk_have_the_losses_of_one_process(pretrain
         assert a["held_out"] == pytest.approx(b["held_out"], abs=1e-5)
     assert not (nodes[1] / "runs").exists()
 
-    again = two_nodes(nodes, *pretraining)  # the second node has no result, and still does not start again
-    assert [node.returncode for node in again] == [0, 0], again
-    assert "already finished, kept" in again[0].stdout
+    again = run_together(2, *pretraining[1:], folders=nodes)  # the second node still does not start again
+    assert again.returncode == 0 and "already finished, kept" in again.stdout, again
 
 
 @pytest.mark.slow
 def test_nodes_with_different_texts_do_not_train(pretraining, tmp_path):
     (tmp_path / "node1/sentences.txt").write_text("a man\n" * 300, encoding="utf-8")
-    done = two_nodes([tmp_path / "node0", tmp_path / "node1"], *pretraining)
-    assert all(node.returncode != 0 for node in done)
+    done = run_together(2, *pretraining[1:], folders=[tmp_path / "node0", tmp_path / "node1"])
+    assert done.returncode == 2
     message = (
         "process 1 reads other files than process 0 (text sentences.txt): give every machine the same files"
     )
-    assert message in done[0].stdout and "step 4/8" not in done[0].stdout
+    assert message in done.stderr and "step 4/8" not in done.stdout
 
 
 def test_a_folder_that_the_nodes_do_not_share_is_an_error(monkeypatch, tmp_path):

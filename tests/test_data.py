@@ -1,5 +1,6 @@
 """Examples are read unchanged from files, wrong lines are named, and labels become targets."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tmft.data import SPLITS, Examples, batches, labels_to_targets, read_examples
+from tmft.data import SPLITS, Examples, labels_to_targets, read_examples, shuffle_into_batches
 from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
 from tmft.evaluation.evaluators import EVALUATORS
@@ -103,12 +104,24 @@ def test_a_wrong_file_is_one_line_that_names_the_place(text, message, tmp_path):
     assert "\n" not in str(error.value)
 
 
-def test_the_error_of_a_missing_file_says_how_to_get_it(tmp_path):
-    task = replace(TASKS["stsb"], files=f"{tmp_path}/stsb/{{split}}.tsv")
-    with pytest.raises(
-        InputError, match=r"no such file \(.*stsb/dev.tsv\): download it with python -m tmft data, or"
-    ):
-        read_examples(task, "dev")
+@pytest.mark.parametrize(
+    ("split", "has_train", "remedy"),
+    [
+        ("dev", False, "download it with python -m tmft data, or"),
+        ("test", False, "download it with python -m tmft data, or"),
+        ("dev", True, "add it, or set dev_fraction"),
+        ("test", True, "add it, with examples that are not in train or dev"),
+    ],
+)
+def test_the_error_of_a_missing_file_says_how_to_get_it(split, has_train, remedy, tmp_path, monkeypatch):
+    monkeypatch.setattr("tmft.data.DATA_FOLDER", tmp_path)  # the data that come with tmft are elsewhere
+    (tmp_path / "mine").mkdir()
+    if has_train:
+        (tmp_path / "mine/train.tsv").write_text(HEADER)
+    task = replace(TASKS["stsb"], files="mine/{split}.tsv")
+    path = re.escape(str(tmp_path / f"mine/{split}.tsv"))
+    with pytest.raises(InputError, match=rf"no such file \({path}\): {remedy}"):
+        read_examples(task, split)
 
 
 # ------------------------------------------------------------------------------------------------- labels
@@ -235,7 +248,7 @@ def test_groups_have_existing_tasks_and_other_names():
 def test_each_epoch_has_every_example_once_in_a_new_order_that_the_seed_gives(size, batch_size, seed):
     def epochs(seed: int) -> list[list[int]]:
         generator = torch.Generator().manual_seed(seed)
-        drawn = [batches(size, batch_size, generator) for _ in range(2)]
+        drawn = [shuffle_into_batches(size, batch_size, generator) for _ in range(2)]
         assert all(len(batch) == batch_size for epoch in drawn for batch in epoch[:-1])
         return [torch.cat(epoch).tolist() for epoch in drawn]
 

@@ -10,6 +10,7 @@ from conftest import ROOT, assert_same_embeddings
 
 from tmft.cli import student as student_command
 from tmft.datasets.distillation_data import deduplicate
+from tmft.device import ProgressLines
 from tmft.distillation import distill, evenly_spaced, narrow_student, principal_components
 from tmft.errors import InputError
 from tmft.io.text import read_lines
@@ -142,3 +143,14 @@ def test_the_command_writes_a_student_that_train_accepts_at_once(lines, tmp_path
     assert SentenceEncoder.from_pretrained(folder).encode("A cat.").shape == (128,)
     with pytest.raises(InputError, match="exists already"):
         student_command.main(arguments)
+
+
+def test_the_command_shows_progress_while_a_large_teacher_embeds_its_tokens(
+    tmp_path, lines, monkeypatch, capsys
+):
+    monkeypatch.setattr(ProgressLines, "LINE_INTERVAL", 0.0)
+    (tmp_path / "lines.txt").write_text("\n".join(lines), encoding="utf-8")
+    student_command.main(
+        [str(TWIN), str(tmp_path / "start"), "--text", str(tmp_path / "lines.txt"), "--vocab-size", "2000"]
+    )
+    assert re.search(r"encode: \d+ of 2,000 sentences, 0:00:\d\d left", capsys.readouterr().err)

@@ -1,9 +1,13 @@
-"""The figures of docs/: their text is text, each says what it shows, and which-layer.svg draws its tables."""
+"""The figures of docs/: their text is text, each says what it shows, and those of measurements show them."""
 
 import importlib.util
+import json
 import re
+import sys
 
+import numpy as np
 import pytest
+import torch
 from conftest import ROOT
 
 FIGURES = sorted((ROOT / "docs").rglob("*.svg"))
@@ -23,19 +27,60 @@ def test_each_figure_is_on_a_page(path):
     assert any(f"{path.name})" in page.read_text("utf-8") for page in pages)
 
 
-def test_the_figure_of_the_ways_to_choose_a_layer_shows_what_the_tables_say(tmp_path):
-    spec = importlib.util.spec_from_file_location("which_layer", ROOT / "docs/which_layer.py")
-    which_layer = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(which_layer)
-    page = (ROOT / "docs/which-layer.md").read_text("utf-8")
-    regrets, costs = which_layer.read_tables(page)
-    assert [costs[way] for way in which_layer.WAYS] == ["0 %", "0 %", "7 %", "12.5 %", "22 %", "25 %"]
-    assert regrets["first round"]["discriminator"] == [0, 2.69] and regrets["first round"]["mlm"] == [0, 0]
-    assert regrets["--layer auto"]["mlm-then-clm, STSB"] == [0.65] and len(regrets["--layer auto"]) == 9
+def load_script(path: str):
+    """A script outside the library as a module."""
+    name = path.rpartition("/")[2]
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"{path}.py")
+    script = importlib.util.module_from_spec(spec)
+    sys.modules[name] = script  # where a dataclass looks for it
+    spec.loader.exec_module(script)
+    return script
+
+
+def texts_of(path) -> list[str]:
+    return re.findall(r"<text[^>]*>([^<]+)<", path.read_text("utf-8"))
+
+
+def test_the_table_and_the_figure_of_the_base_size_model_show_what_was_measured(tmp_path):
+    base_size = load_script("docs/base_size")
+    page = (ROOT / "docs/results.md").read_text("utf-8")
+    assert base_size.format_table() in page
+    means = base_size.mean_of_seven(base_size.MODELS["all-mpnet-base-v2"])
+    drops = [means[12] - means[layer] for layer in (11, 10, 6)]
+    assert "costs {:.1f} points of the mean, two cost {:.1f}, half of the model {:.1f}".format(*drops) in page
+    assert f"last three layers bring {means[12] - means[9]:.1f} points" in page
+    model = base_size.MODELS["all-mpnet-base-v2"]
+    assert all(max(curve) == curve[12] for curve in [*model["test"].values(), *model["dev"].values()])
     pytest.importorskip("matplotlib")
-    which_layer.draw(tmp_path / "figure.svg", page)
-    texts = [
-        re.findall(r"<text[^>]*>([^<]+)<", path.read_text("utf-8"))
-        for path in (tmp_path / "figure.svg", ROOT / "docs/which-layer.svg")
-    ]
-    assert texts[0] == texts[1]
+    base_size.draw(tmp_path / "figure.svg")
+    assert texts_of(tmp_path / "figure.svg") == texts_of(ROOT / "docs/base-size.svg")
+
+
+def test_the_page_and_the_figure_of_all_subsets_of_layers_show_what_was_measured(tmp_path):
+    layer_subsets = load_script("tests/bench/layer_subsets")
+    models = json.loads((ROOT / "docs/which-layer.json").read_text("utf-8"))
+    page = (ROOT / "docs/which-layer.md").read_text("utf-8")
+    assert layer_subsets.size_table(models).strip() in page
+    assert layer_subsets.rule_table(models).strip() in page
+    pytest.importorskip("matplotlib")
+    layer_subsets.draw(models, tmp_path / "figure.svg")
+    assert texts_of(tmp_path / "figure.svg") == texts_of(ROOT / "docs/which-layer.svg")
+
+
+def test_the_rules_that_choose_layers():
+    layer_subsets = load_script("tests/bench/layer_subsets")
+    # Layer 1 changes nothing, layer 3 most. Without training, a subset scores the sum of its layers' worth.
+    steps = torch.tensor([[1.0, 0], [0, 1], [0, 0], [1, -1], [-3, -2]])
+    states = steps.cumsum(0)[:, None] + torch.tensor([[0.01, 0], [0, -0.02], [0.03, 0.05], [0.05, 0]])
+    worth = (3.0, 1.0, 2.0, 5.0)
+    untrained = {s: sum(worth[n] for n in s) for s in layer_subsets.all_subsets(4)}
+    assert len(untrained) == 15
+    evidence = layer_subsets.Evidence(untrained, states, torch.tensor([0.3, 0.0, 0.2, 0.9]))
+    chosen = {name: rule(evidence, 2) for name, rule in layer_subsets.RULES.items()}
+    for name in ("block influence", "scores of single removals", "greedy removal", "best without training"):
+        assert chosen[name] == (0, 3), name
+    assert chosen["first layers"] == (0, 1) and chosen["last layers"] == (2, 3)
+    assert chosen["evenly spaced, with the last"] == (0, 3)
+    assert layer_subsets.choose_by_angle(evidence, 3) == (0, 2, 3)
+    scores = np.array([*untrained.values()])
+    assert layer_subsets.regrets(scores, [*untrained], [(3,), (0, 1), (1, 2, 3)]).tolist() == [0, 4, 2]

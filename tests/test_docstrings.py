@@ -25,7 +25,7 @@ EXPLAINED_TYPES = {
     "Objective",
     "TrainingTask",
     "PackedBatch",
-    "Embed",
+    "Embedder",
 }
 INHERITED = {"state_dict", "load_state_dict", "train", "eval"}  # torch explains them
 

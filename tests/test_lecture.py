@@ -2,13 +2,13 @@
 
 import importlib.util
 import json
-import subprocess
+import re
 import sys
 
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, command
 
 LECTURE = ROOT / "docs/lecture"
 NOTEBOOK = json.loads((LECTURE / "lecture.ipynb").read_text("utf-8"))
@@ -93,14 +93,14 @@ def test_a_usual_mistake_is_told_what_is_wrong(number, answer, hint, check, caps
     assert hint in printed and printed.count("\n") == 1
 
 
-def test_the_command_checks_any_file(tmp_path):
+def test_the_command_checks_any_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(
         "def spearman(x, y):\n    import numpy\n    return numpy.corrcoef(x, y)[0, 1]\n"
     )
-    command = [sys.executable, str(LECTURE / "check.py")]
-    done = subprocess.run([*command, "mine.py"], cwd=tmp_path, capture_output=True, text=True)
+    done = command("docs/lecture/check.py", "mine.py")
     assert done.returncode == 1 and "3 spearman: this is Pearson's correlation" in done.stdout
-    done = subprocess.run([*command, "none.py"], cwd=tmp_path, capture_output=True, text=True)
+    done = command("docs/lecture/check.py", "none.py")
     assert done.returncode == 2 and done.stdout == "no file none.py: name the file with your functions\n"
 
 
@@ -115,9 +115,21 @@ def test_the_notebook_links_to_files_that_exist():
     assert len(links) >= 4 and all((LECTURE / link).is_file() for link in links)
 
 
+def test_what_one_file_adds_to_the_loop_of_the_notebook_is_what_the_page_lists():
+    cells = ["".join(cell["source"]) for cell in NOTEBOOK["cells"]]
+    number = next(i for i, cell in enumerate(cells) if "def fine_tune(" in cell)
+    loop = cells[number].partition("\n    return")[0]
+    section = [title for cell in cells[:number] for title in re.findall(r"^## (\d)", cell, re.M)][-1]
+    page = (LECTURE / "README.md").read_text("utf-8").split("## From ten lines to one page\n")[1]
+    assert f"`fine_tune` in section {section} of the" in page.replace("\n", " ")
+    added = re.findall(r"^\| `(\w+)` \|", page, re.M)
+    main = (LECTURE / "one_file.py").read_text("utf-8").partition("def main(")[2]
+    assert len(added) == 4 and all(name in main and name not in loop for name in added)
+
+
 @pytest.mark.slow
 def test_the_notebook_runs_from_top_to_bottom_and_draws(monkeypatch):
-    """With three numbers of layers and one epoch; the kernel has no network to use."""
+    """With two numbers of layers and one epoch; the kernel has no network to use."""
     nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed (requirements-dev.txt)")
     nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed (requirements-dev.txt)")
     pytest.importorskip("ipykernel", reason="ipykernel is not installed (requirements-dev.txt)")

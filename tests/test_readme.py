@@ -15,7 +15,7 @@ import cka
 import evaluate
 import train
 from tmft import InputError, SentenceEncoder
-from tmft.cli import data, encode, export, grid, probe, recommend, report, search, student
+from tmft.cli import data, encode, export, grid, probe, recommend, report, search, serve, student
 from tmft.cli.parser import fields_from_args
 from tmft.cli.train_options import OBJECTIVE_CONFIGS
 from tmft.data import Examples, read_examples
@@ -40,7 +40,7 @@ PARSERS = {"train.py": train, "evaluate.py": evaluate, "cka.py": cka, "data/get_
 PARSERS |= {"-m tmft train": train, "-m tmft evaluate": evaluate, "-m tmft cka": cka}
 PARSERS |= {
     f"-m tmft {module.__name__.rpartition('.')[2]}": module
-    for module in (encode, search, export, student, report, recommend, grid, probe, data)
+    for module in (encode, search, serve, export, student, report, recommend, grid, probe, data)
 }
 
 

@@ -152,9 +152,9 @@ def test_messages_of_the_library_speak_of_parameters_not_of_options(module):
 # method. A file that is added here is one more that a reader may have to open.
 BESIDE_THE_PATH = {
     "the command line, sweeps and folders of runs": (
-        "cli.parser cli.train_options datasets.task_lookup distributed formatting pretraining.loop "
-        "runs.layer_search runs.pretrain runs.run_config runs.sweep_plan runs.bootstrap runs.run_folder "
-        "runs.run_result"
+        "cli.config_file cli.parser cli.train_options datasets.task_lookup distributed formatting "
+        "pretraining.loop runs.layer_search runs.pretrain runs.run_config runs.sweep_plan runs.bootstrap "
+        "runs.run_folder runs.run_result"
     ),
     "what plugs into the loop": (
         "losses.nested training.all_layers training.checkpointing training.freezing training.gradient_cache "

@@ -2,21 +2,23 @@
 
 import json
 import math
+import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import PAIRS, ROOT, SENTENCES, embed_columns, tiny_model
+from processes import run_forked
 
 import train
-from tmft import InputError, SentenceEncoder
+from tmft import InputError, SentenceEncoder, fine_tune
+from tmft.cli.config_file import read_options
 from tmft.data import DATA_FOLDER
 from tmft.losses.cosine import CosineBCE, CosineMSE
 from tmft.metrics import cosines, spearman
+from tmft.reports.run_commands import option_words
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.runs.run_folder import read_result
 
@@ -36,45 +38,26 @@ DEBERTA = {
 # ------------------------------------------------------------------------------------- what a run leaves
 
 
-@pytest.fixture
-def run(arguments, tmp_path):
-    """The folder of a finished run, of two epochs at layer 2."""
+def test_what_a_run_leaves_and_prints(arguments, tmp_path, capsys):
+    """Two epochs at layer 2: the dev score is that of the chosen epoch, the test score that of the model."""
     train.main([*arguments, "--layer", "2"])
-    return tmp_path / "runs" / "r-layer2-seed0"
-
-
-def test_a_run_leaves_its_result(run):
+    printed = capsys.readouterr().out
+    assert "loaded the embeddings and 2 of 4 layers" in printed and "epoch  2/2 | loss 0." in printed
+    assert "layer  seeds  dev spearman  test spearman  parameters  s/run" in printed
+    run = tmp_path / "runs" / "r-layer2-seed0"
     result = json.loads((run / "result.json").read_text())
     assert result["settings"]["layer"] == 2 and result["arguments"]["lr"] == 1e-3
     assert result["sweep"] == "r" and result["provenance"] == [] and result["settings"]["init_from"] is None
     assert result["parameters"]["paper"] < result["parameters"]["stored"]
     assert {"commit", "versions", "device", "threads"} <= result["environment"].keys()
-
-
-def test_the_dev_score_of_a_run_is_that_of_the_chosen_epoch(run):
-    result = read_result(run)
     assert [epoch["epoch"] for epoch in result["epochs"]] == [1, 2] and result["chosen_epoch"] in (1, 2)
     assert result["dev"] == result["epochs"][result["chosen_epoch"] - 1]["dev"]
-
-
-def test_the_model_of_a_run_has_the_test_score_of_its_result(run):
     texts = list(zip(*(line.split("\t")[:2] for line in PAIRS), strict=True))
     similarities = cosines(*embed_columns(SentenceEncoder.from_pretrained(run), texts))
-    result = read_result(run)
     assert spearman(similarities, [4.5, 2, 3]) == pytest.approx(result["test"]["spearman"])
     assert result["test"]["pairs"] == 3
-
-
-def test_the_card_of_a_run_has_its_scores(run):
     card = (run / "README.md").read_text()
     assert re.search(r"^\| test, scored once, 3 pairs \| -?[\d.]+ \| -?[\d.]+ \|$", card, re.MULTILINE), card
-
-
-def test_a_run_prints_what_it_kept_its_epochs_and_a_table(arguments, capsys):
-    train.main([*arguments, "--layer", "2"])
-    printed = capsys.readouterr().out
-    assert "loaded the embeddings and 2 of 4 layers" in printed and "epoch  2/2 | loss 0." in printed
-    assert "layer  seeds  dev spearman  test spearman  parameters  s/run" in printed
 
 
 @pytest.mark.slow
@@ -129,6 +112,100 @@ def test_the_same_command_twice_gives_the_same_bytes(arguments, tmp_path):
         train.main([*arguments, "--layer", "2", "--run-name", name])
     one, two = (tmp_path / "runs" / f"{name}-layer2-seed0" / "model.safetensors" for name in ("one", "two"))
     assert one.read_bytes() == two.read_bytes()
+
+
+# -------------------------------------------------------------------------------------------- --config
+
+
+def test_a_result_repeats_its_run_to_the_byte(arguments, tmp_path):
+    train.main([*arguments, "--layer", "1-2", "--num-seeds", "2", "--pooling", "max"])
+    config = tmp_path / "runs/r-layer2-seed1/result.json"
+    train.main(["--config", str(config), "--output-dir", str(tmp_path / "again")])
+    one, [two] = config.parent, (tmp_path / "again").iterdir()
+    assert two.name == one.name
+    files = [{path.relative_to(top): path for path in top.rglob("*.*")} for top in (one, two)]
+    assert files[0].keys() == files[1].keys()
+    for name in files[0].keys() - {Path("result.json"), Path("README.md")}:  # which hold seconds
+        assert files[0][name].is_dir() or files[0][name].read_bytes() == files[1][name].read_bytes(), name
+    first, second = read_result(one), read_result(two)
+    assert first["settings"] == second["settings"] and first["test"] == second["test"]
+    assert [epoch["loss"] for epoch in first["epochs"]] == [epoch["loss"] for epoch in second["epochs"]]
+    changed = {key for key in first["arguments"] if first["arguments"][key] != second["arguments"][key]}
+    assert changed == {"layer", "num_seeds", "seed", "output_dir"}  # one run of the sweep, elsewhere
+
+
+def test_a_result_repeats_a_pre_training(tiny_folder, tmp_path):
+    text = tmp_path / "lines.txt"
+    text.write_text("a man plays\n" * 30)
+    words = ["--task", "mlm", "--from-scratch", str(tiny_folder), "--text", str(text)]
+    words += ["--steps", "2", "--max-length", "16"]
+    train.main([*words, "--save-fp16", "--run-name", "r", "--output-dir", str(tmp_path / "one")])
+    one, two = (tmp_path / name / "r-seed0" for name in ("one", "two"))
+    train.main(["--config", str(one / "result.json"), "--output-dir", str(tmp_path / "two")])
+    assert (one / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
+
+
+def test_a_toml_file_is_the_same_as_its_options(asked, arguments, tmp_path):
+    toml = tmp_path / "settings.toml"
+    toml.write_text(
+        f"ckpt = {json.dumps(arguments[1])}\ndata = {json.dumps(arguments[3])}\n# a comment\nlr = 3e-4\n"
+        'layer = "1-2"\nscore-range = [0, 5]\nobjective = "multiple_negatives_ranking"\nsymmetric = false\n'
+        "num_seeds = 2\nmatryoshka_dims = [8, 16]\n"
+    )
+    words = ["--layer", "1-2", "--score-range", "0", "5", "--objective", "multiple_negatives_ranking"]
+    words += ["--no-symmetric", "--matryoshka-dims", "8", "16", *arguments[:4]]
+    train.main([*words, "--lr", "3e-4", "--num-seeds", "2"])
+    typed = [(run.config, run.folder) for run in asked]
+    asked.clear()
+    train.main([f"--config={toml}"])
+    assert len(typed) == 4 and [(run.config, run.folder) for run in asked] == typed
+    asked.clear()
+    train.main(
+        ["--lr", "1e-3", "--config", str(toml), "--layer", "2", "--seed", "7"]
+    )  # in place of num_seeds
+    assert [(run.config.layer, run.config.seed, run.config.recipe.lr) for run in asked] == [(2, 7, 1e-3)]
+
+
+def test_a_list_of_tasks_in_a_toml_file_becomes_the_words_of_the_option(tmp_path):
+    (tmp_path / "two.toml").write_text('task = ["stsb", "sicke"]\n')
+    assert option_words("task", read_options(tmp_path / "two.toml")["task"]) == ["--task", "stsb", "sicke"]
+    assert option_words("task", "stsb sicke") == ["--task", "stsb", "sicke"]  # as result.json has it
+
+
+def test_a_toml_file_without_a_checkpoint_changes_the_first_run(asked, tmp_path):
+    (tmp_path / "fast.toml").write_text("epochs = 3\nlayer = 2\nlr = 1e-4\n")
+    train.main(["--config", str(tmp_path / "fast.toml"), "--epochs", "4"])
+    assert [(run.config.layer, run.config.recipe) for run in asked] == [(2, FineTuningRecipe(4, lr=1e-4))]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("epoch = 3", "{file}: unknown option --epoch; did you mean --epochs?"),
+        ("lr = 'fast'", "{file}: --lr: invalid float value: 'fast'"),
+        ("[recipe]\nlr = 1", "{file} has recipe = {'lr': 1}: give the name of an option, and a number"),
+        ("task = ['stsb', '--lr']", "{file} has task = ['stsb', '--lr']: give "),
+        ("config = 'x'", "{file}: a file cannot name another one"),
+        ("lr 3", "{file} cannot be read (Expected '=' "),
+        (None, "{file} cannot be read (No such file or directory): name a TOML file"),
+    ],
+)
+def test_mistakes_in_a_config_file(content, message, asked, tmp_path):
+    file = tmp_path / "settings.toml"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(InputError) as error:
+        train.main(["--config", str(file)])
+    assert error.value.as_cli_message().startswith(message.replace("{file}", str(file))) and not asked
+
+
+def test_a_result_of_python_has_no_options_to_repeat(tiny_folder, asked, tmp_path):
+    columns = [line.split("\t")[:2] for line in PAIRS]
+    pairs = [(*texts, score) for texts in columns for score in (4.5, 2, 3, 1)]
+    fine_tune(tiny_folder, pairs, layer=1, epochs=1, output_dir=tmp_path / "python")
+    [path] = tmp_path.glob("python/*/result.json")
+    with pytest.raises(InputError, match="result.json is not from a run of train.py: write its options to"):
+        train.main(["--config", str(path)])
 
 
 # --------------------------------------------------------------------------------------------- options
@@ -255,15 +332,11 @@ def test_a_pooling_that_was_saved_and_takes_no_weights_is_refused(arguments, tin
     assert error.value.as_cli_message() == message
 
 
-@pytest.mark.parametrize("more", [[], ["--objective", "softmax"]], ids=["as it is", "with an objective"])
-def test_a_task_that_is_not_trained_is_refused_in_one_line(more, arguments, tiny_data, tmp_path):
+def test_a_task_that_is_not_trained_is_refused_with_any_objective(arguments, tiny_data, tmp_path):
     for split in ("train", "dev", "test"):
         (tiny_data / f"{split}.tsv").write_text("text\tlabel\na cat\t1\na dog\t0\n")
     with pytest.raises(InputError) as error:
-        train.main([*arguments, "--task", "sst2", *more])
-    if not more:
-        said = "this task cannot be trained, it has no objective: score it with evaluate.py"
-        assert error.value.as_cli_message() == said
+        train.main([*arguments, "--task", "sst2", "--objective", "softmax"])
     assert "\n" not in str(error.value) and not (tmp_path / "runs").exists()
 
 
@@ -309,13 +382,9 @@ def test_sweeps_that_are_started_together_share_the_runs_and_end_well(arguments,
         "train.main(sys.argv[1:])\n",
         encoding="utf-8",
     )
-    command = [sys.executable, script, *arguments, "--layer", "all", "--epochs", "3"]
-    sweeps = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
-        for _ in range(2)
-    ]
-    printed = [sweep.communicate(timeout=120)[0] for sweep in sweeps]
-    assert [sweep.returncode for sweep in sweeps] == [0, 0], printed
+    words = [script, *arguments, "--layer", "all", "--epochs", "3"]
+    both = run_forked(words, [dict(os.environ)] * 2)
+    assert both.returncode == 0, both.stderr
     for layer in range(5):
-        assert "".join(printed).count(f"r-layer{layer}-seed0: 3 training examples") == 1
-    assert all("best on dev" in text for text in printed)
+        assert both.stdout.count(f"r-layer{layer}-seed0: 3 training examples") == 1
+    assert both.stdout.count("layer  seeds") == 2  # each reports

@@ -163,7 +163,9 @@ def labels_to_targets(labels: list[float] | Tensor, task: Task) -> Tensor:
     return (torch.tensor(labels, dtype=torch.float64) - low).div(high - low).float()
 
 
-def batches(num_examples: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+def shuffle_into_batches(
+    num_examples: int, batch_size: int, generator: torch.Generator
+) -> tuple[Tensor, ...]:
     """Return the indices from 0 to num_examples - 1 in random order, as batches of batch_size indices each.
 
     A batch is an int64 tensor; the last one may be smaller. All are parts of one tensor, which takes less

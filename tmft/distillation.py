@@ -179,13 +179,13 @@ def narrow_student(
 def token_embeddings(teacher: SentenceEncoder, ids: Sequence[int]) -> Tensor:
     """Return the embeddings that a teacher gives to single tokens between its special tokens, (V, D).
 
-    ids: V token ids.
+    ids: V token ids. Progress is shown on stderr: a large teacher takes minutes.
     """
     tokenizer = teacher.tokenizer
     special = tokenizer.encode_batch([""], add_special_tokens=tokenizer.add_special_tokens)[0]
     before, _ = tokenizer.num_special_tokens
     prefix, suffix = special[:before], special[before:]
-    return teacher.map_batches([[*prefix, id, *suffix] for id in ids], teacher, False)
+    return teacher.map_batches([[*prefix, id, *suffix] for id in ids], teacher, True)
 
 
 def principal_components(vectors: Tensor, weights: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -34,7 +34,7 @@ PROCESS_GROUP_TIMEOUT = timedelta(days=30)  # a process that has finished its ru
 
 
 @contextmanager
-def ending_with_the_others() -> Iterator[None]:
+def end_with_failed_process() -> Iterator[None]:
     """End this process if it waits in the block for another one that has ended with an error.
 
     The other process has said why; a traceback here would hide that line. On each machine one process says
@@ -64,7 +64,7 @@ class Processes:
     def barrier(self) -> None:
         """Wait until every process has reached this call."""
         if self.world_size > 1:
-            with ending_with_the_others():
+            with end_with_failed_process():
                 dist.barrier()
 
     @contextmanager
@@ -80,7 +80,7 @@ class Processes:
         """Return the values that all processes pass, by rank. value: any object that can be pickled."""
         values = [value] * self.world_size
         if self.world_size > 1:
-            with ending_with_the_others():
+            with end_with_failed_process():
                 dist.all_gather_object(values, value)
         return values
 
@@ -88,7 +88,7 @@ class Processes:
         """Return the value that the main process passes. value: any object that can be pickled."""
         values = [value]
         if self.world_size > 1:
-            with ending_with_the_others():
+            with end_with_failed_process():
                 dist.broadcast_object_list(values)
         return values[0]
 

@@ -23,7 +23,7 @@ from tmft.io.atomic import write_file
 from tmft.io.text import read_lines
 from tmft.io.tsv import read_table
 from tmft.losses.registry import OBJECTIVES
-from tmft.reports.plots import epoch_curves, score_by_layer
+from tmft.reports.plots import draw_epoch_curves, draw_score_by_layer
 from tmft.runs.fine_tune import fine_tune as run_fine_tuning
 from tmft.runs.layer_search import search_rounds, sweep_from_runs
 from tmft.runs.run_config import FineTuningConfig, FineTuningRecipe
@@ -66,9 +66,9 @@ class FineTuningResult:
         path: the figure to write, such as curve.svg or curve.png.
         """
         if len(self.sweep.layers) > 1:
-            score_by_layer([self.sweep], Path(path), "dev")
+            draw_score_by_layer([self.sweep], Path(path), "dev")
         else:
-            epoch_curves(self.sweep, Path(path), "dev")
+            draw_epoch_curves(self.sweep, Path(path), "dev")
 
 
 class Row(NamedTuple):
@@ -133,7 +133,7 @@ def fine_tune(
     is_contrastive = objective == "multiple_negatives_ranking"
     has_classes = OBJECTIVES[objective].prediction_type == "class"
     splits = {
-        name: read_rows(examples, has_labels=not is_contrastive or name != "train")
+        name: examples_to_rows(examples, has_labels=not is_contrastive or name != "train")
         for name, examples in (("train", train), ("dev", dev), ("test", test))
         if examples is not None
     }
@@ -209,7 +209,7 @@ def fine_tune(
         return FineTuningResult(best_model, best_layer, sweep, best if output_dir else None)
 
 
-def read_rows(examples: Any, has_labels: bool) -> list[Row]:
+def examples_to_rows(examples: Any, has_labels: bool) -> list[Row]:
     """Return the examples that are given as a list of tuples or dicts, a table, or the path of a TSV file."""
     if isinstance(examples, (str, PathLike)):
         path = Path(examples)

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmft.checkpoints.load import load_encoder_with_report, random_encoder_with_report
-from tmft.checkpoints.model_card import PLACEHOLDER_PATH, ModelCardData, UsageInfo, sentence_card
+from tmft.checkpoints.model_card import PLACEHOLDER_PATH, ModelCardData, UsageInfo, format_sentence_model_card
 from tmft.checkpoints.model_folder import ST_CONFIG_FILES, ModelFolder
 from tmft.checkpoints.save import compatibility_note, has_pooler, save_encoder, transformers_class
 from tmft.checkpoints.st_folder import (
@@ -568,12 +568,14 @@ class SentenceEncoder(nn.Module):
     @contextmanager
     def evaluation_mode(self) -> Iterator[None]:
         """Switch dropout off during a with block, also if the block raises an error."""
-        was_training = self.training
-        self.eval()
+        training_modules = [module for module in self.modules() if module.training]
+        for module in training_modules:
+            module.training = False
         try:
             yield
         finally:
-            self.train(was_training)
+            for module in training_modules:
+                module.training = True
 
     @torch.inference_mode()
     def map_batches(
@@ -744,7 +746,7 @@ class SentenceEncoder(nn.Module):
             self.compatibility_note,
             graph_file,
         )
-        return sentence_card(
+        return format_sentence_model_card(
             self.source,
             num_layers,
             f" {num_layers} of {num_layers} layer" not in self.load_report,

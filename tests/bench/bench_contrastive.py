@@ -50,13 +50,13 @@ OURS = f"""
 from tmft.training.optimizers import MixedPrecision
 from tmft.losses.multiple_negatives import MultipleNegativesRanking
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.training.task import PackedEmbed
+from tmft.training.task import PackedEmbedder
 from tmft.training.gradient_cache import GradientCache
 from tmft.training.task import Batch
 model = SentenceEncoder.from_pretrained({{ckpt!r}}).train()
 objective, target = MultipleNegativesRanking(0, task), torch.arange({{pairs}})
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, fused=True)
-embed = GradientCache(PackedEmbed(model), {{size}})
+embed = GradientCache(PackedEmbedder(model), {{size}})
 amp = MixedPrecision(model.device, {{precision!r}})
 {LOADED}
 def step():

@@ -48,7 +48,7 @@ from tmft.training.loop import fit
 from tmft.training.model_options import add_projection
 from tmft.training.multitask import make_training_tasks
 from tmft.training.optimizers import OPTIMIZERS, MixedPrecision, parameter_groups
-from tmft.training.task import PackedEmbed
+from tmft.training.task import PackedEmbedder
 
 TWINS = Path(__file__).resolve().parents[2] / "data/twins"
 CPU = torch.device("cpu")
@@ -332,14 +332,14 @@ def recomputation_error(model: SentenceEncoder, pairs: Examples, device: torch.d
 
     The gradients are right only if the embeddings are equal, and so is the dropout.
     """
-    computed, embed = [], PackedEmbed.__call__
+    computed, embed = [], PackedEmbedder.__call__
 
     def recorded(self, batch):
         computed.append(embed(self, batch))
         return computed[-1]
 
     recipe = replace(SHORT, epochs=1, batch_size=len(pairs), mini_batch_size=3)
-    with patch.object(PackedEmbed, "__call__", recorded):
+    with patch.object(PackedEmbedder, "__call__", recorded):
         fine_tune(model, pairs, device, recipe, ["multiple_negatives_ranking"])
     half = len(computed) // 2
     assert half > 1

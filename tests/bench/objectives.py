@@ -47,7 +47,7 @@ from tmft.evaluation.probes import load_generator, probe_layers  # noqa: E402
 from tmft.formatting import markdown_table  # noqa: E402
 from tmft.metrics import cosines, spearman  # noqa: E402
 from tmft.reports.drawing import Line, draw_line, layer_ticks, save_figure  # noqa: E402
-from tmft.reports.plots import STD_NOTE, score_curves  # noqa: E402
+from tmft.reports.plots import STD_NOTE, draw_score_curves  # noqa: E402
 from tmft.runs.bootstrap import (  # noqa: E402
     CONFIDENCE_INTERVAL,
     NUM_RESAMPLES,
@@ -284,7 +284,7 @@ def draw_pairs(scores: Pairs, path: Path) -> None:
         for init, by_split in scores.items()
         for by_pairs in [by_split[split]]
     }
-    score_curves(lines, path, "number of labelled pairs", "Spearman × 100", over="seeds")
+    draw_score_curves(lines, path, "number of labelled pairs", "Spearman × 100", over="seeds")
 
 
 def score_table(models: dict[str, Any]) -> str:

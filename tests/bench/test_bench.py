@@ -213,3 +213,24 @@ def test_the_table_of_the_page_is_that_of_the_measurements():
     module = pytest.importorskip("bench_scaling")
     content = json.loads((ROOT / "docs/scaling.json").read_text(encoding="utf-8"))
     assert module.table(content) in (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+
+
+def test_the_first_embedding_is_timed_in_processes_and_an_environment_is_weighed(
+    tiny_folder, tmp_path, capsys
+):
+    first_embedding = pytest.importorskip("first_embedding")
+    packages = tmp_path / "venv/lib/python3.11/site-packages"
+    for name, size in {"numpy/a.so": 300_000, "six.py": 200_000, "pip/b.py": 999_999}.items():
+        (packages / name).parent.mkdir(parents=True, exist_ok=True)
+        (packages / name).write_bytes(b"x" * size)
+    python = tmp_path / "venv/bin/python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    first_embedding.main([f"own=tmft@{tiny_folder}@{tmp_path / 'venv'}", "--rounds", "1"])
+    *_, line = capsys.readouterr().out.splitlines()
+    _, name, _, installed, seconds, processor_seconds, _ = (cell.strip() for cell in line.split("|"))
+    assert (name, installed) == ("own", "0") and float(seconds) > 0 and float(processor_seconds) > 0
+    assert first_embedding.installed_size(tmp_path / "venv") == 500_000
+    with pytest.raises(RuntimeError, match="no folder"):
+        first_embedding.time_process("tmft", str(tmp_path / "absent"), tmp_path / "venv")

@@ -1,12 +1,14 @@
 """The benchmark of GPUs with tiny models on the CPU, so that it works when there is a GPU."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from processes import run_forked
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
@@ -66,6 +68,8 @@ def test_a_part_that_fails_is_listed_and_tried_again(tmp_path, monkeypatch):
         raise RuntimeError("CUDA error:\nout of cards")
 
     monkeypatch.setattr(gpu_speed, "attention", broken)
+    monkeypatch.setattr(gpu_right, "processes", lambda bench: {})
+    monkeypatch.setattr(gpu_right, "processes_tables", lambda result: [])
     with pytest.raises(SystemExit, match="attention failed, the same command tries again"):
         run(tmp_path, "--parts", "attention", "processes")
     parts = json.loads((tmp_path / "gpu.json").read_text())["parts"]
@@ -124,8 +128,7 @@ def test_a_mistake_is_a_one_line_error(words, message, tmp_path, monkeypatch):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_the_command_ends_with_2(tmp_path):
-    line = [sys.executable, HERE / "gpu.py", "--out", tmp_path]
-    answer = subprocess.run(line, capture_output=True, text=True)
+    answer = run_forked([HERE / "gpu.py", "--out", tmp_path], [dict(os.environ)])
     assert answer.returncode == 2 and answer.stderr.count("\n") == 1 and "finds no GPU" in answer.stderr
 
 

@@ -22,9 +22,9 @@ from tmft.checkpoints.hub import HubRepository, is_hub_id
 from tmft.checkpoints.known_checkpoints import KNOWN_CHECKPOINTS
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.embedding.modules import Dense, Normalize
-from tmft.embedding.static_embeddings import random_word_vectors, static_encoder, without_special_tokens
 from tmft.embedding.token_weights import TokenWeights
 from tmft.errors import InputError
+from tmft.evaluation.static_models import random_word_vectors, static_encoder, without_special_tokens
 from tmft.sentence_encoder import SentenceEncoder
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -4,10 +4,10 @@ import pytest
 import yaml
 from conftest import tiny_model
 
-from tmft.checkpoints.model_card import ModelCardData, model_card, parse_hub_id
+from tmft.checkpoints.model_card import ModelCardData, format_model_card, parse_hub_id
 from tmft.formatting import escape_markdown
 from tmft.runs.pretrain import pretraining_card
-from tmft.runs.run_result import card_data_from_result, fine_tuning_results
+from tmft.runs.run_result import card_data_from_result, fine_tuning_to_markdown
 
 NAMES = [
     "null", "1e5", "- a", "---", "...", "a: b", "a #b", "[a", "{a", "&a", "*a", "!a", "|", ">", "%a",
@@ -54,7 +54,7 @@ def test_results_in_a_card_are_the_same_text_whatever_the_names_are(name):
         result = {"settings": settings, "dev": scores, "test": scores, "data": name, "precision": name}
         result |= {"provenance": [{"data": name, "settings": settings}], "parameters": {"stored": 9}}
         return (
-            fine_tuning_results(result | {"chosen_epoch": 1})
+            fine_tuning_to_markdown(result | {"chosen_epoch": 1})
             + card_data_from_result(result | {"chosen_epoch": 1}).results
         )
 
@@ -106,4 +106,4 @@ def test_plain_words_stay_as_they_are_and_a_hub_id_is_short_ascii(tmp_path):
     assert (
         parse_hub_id("x" * 97) == parse_hub_id("é") == parse_hub_id("a/b/c") == parse_hub_id("x" * 5000) == ""
     )
-    assert model_card("a", "b", empty="", list=[]) == "---\n---\n\n# a\n\nb\n"
+    assert format_model_card("a", "b", empty="", list=[]) == "---\n---\n\n# a\n\nb\n"

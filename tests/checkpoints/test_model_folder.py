@@ -18,8 +18,8 @@ from tmft.checkpoints.model_folder import VOCABULARY_FILES, ModelFolder
 from tmft.checkpoints.tokenizer_kinds import TOKENIZER_KINDS
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.embedding.modules import Dense
-from tmft.embedding.static_embeddings import random_word_vectors, static_encoder, without_special_tokens
 from tmft.errors import InputError
+from tmft.evaluation.static_models import random_word_vectors, static_encoder, without_special_tokens
 from tmft.sentence_encoder import SentenceEncoder
 
 V = len(VOCABULARY)
@@ -57,7 +57,15 @@ def test_a_config_of_an_encoder_at_the_top_wins_over_a_subfolder(transformer):
 def test_a_config_that_was_removed_after_the_folder_was_opened_is_named(transformer):
     (transformer / "0_Transformer/config.json").unlink()
     with pytest.raises(InputError, match="0_Transformer/config.json cannot be read"):
-        ModelFolder(transformer).config()
+        _ = ModelFolder(transformer).config_dict
+
+
+@pytest.mark.parametrize("tensors", [{"a": torch.ones(3)}, {"a": torch.ones(3, 4), "b": torch.ones(3, 4)}])
+def test_a_static_model_has_one_matrix(tensors, tmp_path):
+    static_model().save_pretrained(tmp_path)
+    store_weights(tmp_path, tensors)
+    with pytest.raises(InputError, match="holds tensors of shapes .*: a StaticEmbedding has one, embedding"):
+        _ = ModelFolder(tmp_path).config_dict
 
 
 @pytest.fixture

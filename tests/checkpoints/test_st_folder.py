@@ -27,9 +27,9 @@ from tmft.data import Examples
 from tmft.embedding.modules import Dense, LayerNorm, Normalize
 from tmft.embedding.postprocessing import fit_postprocessing
 from tmft.embedding.prompts import Prompt
-from tmft.embedding.static_embeddings import random_word_vectors, static_encoder, without_special_tokens
 from tmft.embedding.token_weights import TokenWeights, make_token_weights
 from tmft.errors import InputError
+from tmft.evaluation.static_models import random_word_vectors, static_encoder, without_special_tokens
 from tmft.losses.cosine import CosineMSE
 from tmft.pooling import POOLINGS, Pooling
 from tmft.sentence_encoder import SentenceEncoder
@@ -122,31 +122,14 @@ def theirs(request, tmp_path_factory) -> tuple[Path, np.ndarray]:
 
 
 @pytest.mark.slow
-def test_a_folder_gives_the_embeddings_of_sentence_transformers(theirs):
+def test_a_folder_gives_the_embeddings_of_sentence_transformers_also_after_saving(theirs, tmp_path):
     folder, expected = theirs
-    assert_same_embeddings(SentenceEncoder.from_pretrained(folder).encode(SENTENCES), expected)
-
-
-@pytest.mark.slow
-def test_dimensions_are_those_of_an_embedding(theirs):
-    folder, expected = theirs
-    assert SentenceEncoder.from_pretrained(folder).dimensions == expected.shape[1]
-
-
-@pytest.mark.slow
-def test_saved_and_loaded_again_it_is_the_same(theirs, tmp_path):
-    folder, _ = theirs
     model = SentenceEncoder.from_pretrained(folder)
+    embeddings = model.encode(SENTENCES)
+    assert_same_embeddings(embeddings, expected)
+    assert model.dimensions == expected.shape[1]
     model.save_pretrained(tmp_path)
-    np.testing.assert_array_equal(
-        SentenceEncoder.from_pretrained(tmp_path).encode(SENTENCES), model.encode(SENTENCES)
-    )
-
-
-@pytest.mark.slow
-def test_a_saved_model_is_the_same_in_sentence_transformers(theirs, tmp_path):
-    folder, expected = theirs
-    SentenceEncoder.from_pretrained(folder).save_pretrained(tmp_path)
+    np.testing.assert_array_equal(SentenceEncoder.from_pretrained(tmp_path).encode(SENTENCES), embeddings)
     assert_same_embeddings(their_embeddings(tmp_path), expected)
 
 
@@ -342,13 +325,6 @@ def test_a_module_of_another_width_is_refused_when_the_model_is_loaded(kind, wid
     assert SentenceEncoder.from_pretrained(tmp_path, pooling="mean").dimensions == 24
 
 
-def test_modules_of_fitting_widths_are_loaded_after_each_other(tmp_path):
-    model = tiny_model()
-    model.head_modules = torch.nn.Sequential(LayerNorm(24), Dense(24, 8), LayerNorm(8), Dense(8, 5))
-    model.save_pretrained(tmp_path)
-    assert SentenceEncoder.from_pretrained(tmp_path).encode(SENTENCES).shape == (len(SENTENCES), 5)
-
-
 def test_a_dense_with_a_huge_config_takes_no_memory(tiny_folder):
     add_module(tiny_folder, "Dense", "2_Dense", in_features=10**6, out_features=10**7)
     store_weights(tiny_folder / "2_Dense", {"linear.weight": torch.ones(8, 24), "linear.bias": torch.ones(8)})
@@ -372,32 +348,6 @@ def test_a_pooling_that_tmft_does_not_know_is_refused(tiny_folder):
     (tiny_folder / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode": "middletoken"}))
     with pytest.raises(InputError, match="pooling 'middletoken': choose one of mean, cls, max, "):
         SentenceEncoder.from_pretrained(tiny_folder)
-
-
-AFTER = {
-    "nothing": lambda: [],
-    "normalize": lambda: [Normalize()],
-    "dense and norm": lambda: [Dense(48, 8, activation="Tanh"), LayerNorm(8)],
-}
-
-
-@pytest.mark.parametrize("after", AFTER)
-@pytest.mark.parametrize("pooling", ["max+mean", "mean+max", "weightedmean+lasttoken"])
-def test_pooling_modules_and_prompt_are_saved(pooling, after, tmp_path):
-    model = tiny_model()
-    model.pooling, model.prompt = pooling, "a "
-    model.head_modules = torch.nn.Sequential(*AFTER[after]()).eval()
-    model.save_pretrained(tmp_path)
-    again = SentenceEncoder.from_pretrained(tmp_path)
-    assert (again.pooling, again.prompt) == (pooling, "a ")
-    np.testing.assert_array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
-
-
-def test_a_pooling_that_is_named_twice_is_there_twice_after_saving(tmp_path):
-    model = tiny_model()
-    model.pooling = "mean+mean"
-    model.save_pretrained(tmp_path)
-    assert SentenceEncoder.from_pretrained(tmp_path).encode(SENTENCES).shape == (5, 48)
 
 
 # -------------------------------------------------------------------- poolings that only tmft knows
@@ -564,31 +514,6 @@ def test_word_weights_before_any_pooling_are_the_same_or_refused(pooling, tmp_pa
         assert pooling != "mean" and "\n" not in str(error) and "name a pooling" in str(error)
     else:
         assert_same_embeddings(model.encode(SENTENCES), their_embeddings(folder))
-
-
-DENSE_AFTER = {
-    "nothing": lambda: [],
-    "normalize": lambda: [Normalize()],
-    "dense": lambda: [Dense(24, 8)],
-    "dense and normalize": lambda: [Dense(24, 8, activation="Tanh"), Normalize()],
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("after", DENSE_AFTER)
-@pytest.mark.parametrize(
-    ("name", "prompt"), [("idf", ""), ("no-special", ""), ("random", ""), ("random", "a dog ")]
-)
-def test_token_weights_are_the_same_in_sentence_transformers(name, prompt, after, tmp_path):
-    model = weighted(name, prompt, DENSE_AFTER[after]())
-    assert all(model.token_weights.table[ids].any() for ids in model.tokenize(SENTENCES))
-    model.save_pretrained(tmp_path)
-    expected = model.encode(SENTENCES)
-    assert_same_embeddings(their_embeddings(tmp_path), expected, 1e-6)
-    assert np.array_equal(SentenceEncoder.from_pretrained(tmp_path).encode(SENTENCES), expected)
-    assert np.abs(
-        expected - weighted("random", prompt, DENSE_AFTER[after]()).encode(SENTENCES)
-    ).max() > 0.01 or (name == "random")
 
 
 @pytest.mark.slow
@@ -791,31 +716,6 @@ def static_model(after: list = (), **settings) -> SentenceEncoder:
     ).eval()
 
 
-STATIC_AFTER = {
-    "nothing": lambda: [],
-    "normalize": lambda: [Normalize()],
-    "dense": lambda: [Dense(8, 4, activation="Tanh"), LayerNorm(4)],
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("prompt", ["", "a dog "])
-@pytest.mark.parametrize("after", STATIC_AFTER)
-def test_a_static_model_is_the_same_in_sentence_transformers(after, prompt, tmp_path):
-    model = static_model(STATIC_AFTER[after]())
-    model.prompt = prompt
-    model.save_pretrained(tmp_path)
-    assert_same_embeddings(their_static(tmp_path, SENTENCES), model.encode(SENTENCES), 1e-6)
-    assert "sentence-transformers" not in model.compatibility_note
-
-
-@pytest.mark.slow
-def test_max_length_of_a_static_model_is_the_same_in_sentence_transformers(tmp_path):
-    model = static_model(max_length=4)
-    model.save_pretrained(tmp_path)
-    assert_same_embeddings(their_static(tmp_path, SENTENCES), model.encode(SENTENCES), 1e-6)
-
-
 def test_the_files_of_a_static_model_are_those_of_sentence_transformers(tmp_path):
     static_model([Normalize()]).save_pretrained(tmp_path)
     modules = json.loads((tmp_path / "modules.json").read_text())
@@ -825,9 +725,6 @@ def test_the_files_of_a_static_model_are_those_of_sentence_transformers(tmp_path
     ]
     assert stored_weights(tmp_path).keys() == {"embedding.weight"}
     assert not (tmp_path / "1_Pooling").exists() and not (tmp_path / "sentence_bert_config.json").exists()
-
-
-# -------------------------------------------------------------------------------------------- older versions
 
 
 # --------------------------------------------------------------------------------------- all choices at once

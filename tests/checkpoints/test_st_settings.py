@@ -26,7 +26,7 @@ from tmft.embedding.modules import (
 )
 from tmft.embedding.similarity import SIMILARITIES
 from tmft.errors import InputError
-from tmft.evaluation.evaluators import by_saved_similarity
+from tmft.evaluation.evaluators import use_saved_similarity
 from tmft.losses.cosine import CosineMSE
 from tmft.packing import pack
 from tmft.sentence_encoder import SentenceEncoder
@@ -345,7 +345,7 @@ def test_scores_are_those_of_the_evaluator_of_sentence_transformers(name, tiny_f
     write_config(tiny_folder, {"similarity_fn_name": name})
     model, scores = SentenceEncoder.from_pretrained(tiny_folder), [1.0, 4.0, 2.0, 3.0, 0.0]
     texts = SENTENCES, SENTENCES[1:] + SENTENCES[:1]
-    objective = by_saved_similarity(CosineMSE(), name)
+    objective = use_saved_similarity(CosineMSE(), name)
     ours = correlation_metrics(objective.predict(*embed_columns(model, texts)), np.array(scores))
     evaluator = EmbeddingSimilarityEvaluator(*texts, scores, write_csv=False)
     result = evaluator(theirs(tiny_folder))
@@ -388,10 +388,10 @@ def test_a_trained_objective_is_not_replaced():
         prediction_type = "class"
 
     for objective in (WithWeights(), OfClasses(), None):
-        assert by_saved_similarity(objective, "dot") is objective
+        assert use_saved_similarity(objective, "dot") is objective
     cosine = CosineMSE()
-    assert by_saved_similarity(cosine, "cosine") is cosine
-    assert by_saved_similarity(cosine, "dot") is not cosine
+    assert use_saved_similarity(cosine, "cosine") is cosine
+    assert use_saved_similarity(cosine, "dot") is not cosine
 
 
 # -------------------------------------------------------------------------------- a folder without modules

@@ -62,27 +62,36 @@ def test_an_installed_copy_works_in_another_folder(tmp_path):
     (tmp_path / "user").mkdir()
     environment = {"PYTHONPATH": str(tmp_path / "installed"), "OMP_NUM_THREADS": "1", "PATH": ""}
 
-    def tmft(*words: str) -> str:
-        program = "from tmft.cli.entry_points import main; main()"
-        done = subprocess.run(
-            [sys.executable, "-c", program, *words],
-            cwd=tmp_path / "user",
-            capture_output=True,
-            text=True,
-            env=environment,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    first = tmft("train", "--layer", "0", "--epochs", "1", "--device", "cpu")  # without a checkpoint
-    assert first.startswith("tmft train --ckpt "), first
-    assert [path.name for path in (tmp_path / "user").iterdir()] == ["runs"]
-    [run] = map(str, (tmp_path / "user" / "runs").iterdir())
     (tmp_path / "user" / "lines.txt").write_text("A man plays.\nDogs sleep.\n")
-    printed = tmft("cka")
-    assert printed.startswith("tmft cka ") and ": tmft train --ckpt " in printed and "python" not in printed
-    assert "spearman" in tmft("evaluate", run)
-    assert "wrote vectors.npy" in tmft("encode", run, "lines.txt", "--out", "vectors.npy")
-    assert "Dogs sleep." in tmft("search", run, "a dog", "--corpus", "lines.txt")
-    assert "wrote" in tmft("export", run, "exported")
-    assert "layer" in tmft("report", "runs")
+    run = "runs/mlm-then-rtd-sample-layer0-seed0"
+    answers = {  # command -> what it prints
+        "train --layer 0 --epochs 1 --device cpu": "tmft train --ckpt ",  # without a checkpoint
+        "cka": ": tmft train --ckpt ",
+        f"evaluate {run}": "spearman",
+        f"encode {run} lines.txt --out vectors.npy": "wrote vectors.npy",
+        f"search {run} dog --corpus lines.txt": "Dogs sleep.",
+        f"export {run} exported": "wrote",
+        "report runs": "layer",
+    }
+    program = """
+import sys
+from tmft.cli.entry_points import main
+for line in sys.argv[1:]:
+    sys.argv = ["tmft", *line.split()]
+    print(end="\\0")
+    main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *answers],
+        cwd=tmp_path / "user",
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    begin, *printed = done.stdout.split("\0")
+    for text, expected in zip(printed, answers.values(), strict=True):
+        assert expected in text and "python" not in text
+    assert begin == "" and printed[0].startswith("tmft train") and printed[1].startswith("tmft cka ")
+    names = {path.name for path in (tmp_path / "user").iterdir()}
+    assert names == {"lines.txt", "runs", "vectors.npy", "vectors.npy.json", "exported"}

@@ -205,7 +205,8 @@ def test_a_signal_that_comes_in_a_callback_is_not_lost(capsys, request):
 
     def main():
         Callback()  # it is deleted at once
-        time.sleep(20)
+        for _ in range(500):  # the signal comes once more between two of these
+            time.sleep(0.01)
 
     with pytest.raises(SystemExit) as exit:
         run_command(main)

@@ -3,7 +3,7 @@
 import pytest
 
 from tmft.cli import data as data_command
-from tmft.datasets.sentences import extract_sentences, split_line
+from tmft.datasets.sentences import extract_sentences, line_to_sentences
 from tmft.errors import InputError
 
 LONG = "The first sentence is here, and it is not short at all. “The second one” begins with a quote! " + (
@@ -12,17 +12,20 @@ LONG = "The first sentence is here, and it is not short at all. “The second on
 
 
 def test_a_long_line_gives_its_sentences_and_itself_and_a_short_one_stays_whole():
-    sentences = split_line(LONG, 250)
+    sentences = line_to_sentences(LONG, 250)
     assert sentences[-1] == LONG and " ".join(sentences[:-1]) == LONG and len(sentences) == 5
     assert sentences[1] == "“The second one” begins with a quote!"
-    assert split_line(LONG, 100) == sentences[:-1], "the line itself is too long"
-    assert split_line("Hi there. How are you?", 250) == ["Hi there. How are you?"]
+    assert line_to_sentences(LONG, 100) == sentences[:-1], "the line itself is too long"
+    assert line_to_sentences("Hi there. How are you?", 250) == ["Hi there. How are you?"]
 
 
 def test_short_long_repeated_and_excluded_sentences_are_left_out():
     lines = ["A dog runs in the park.", "a DOG runs, in the park", "Too short.", "?" * 40, "x" * 300, LONG]
     excluded = ["does he know that eg this stays as no capital follows"]
-    assert list(extract_sentences(lines, 20, 120, excluded)) == [lines[0], *split_line(LONG, 120)[:2]]
+    assert list(extract_sentences(lines, 20, 120, excluded)) == [
+        lines[0],
+        *line_to_sentences(LONG, 120)[:2],
+    ]
 
 
 def test_the_command_writes_one_sentence_per_line_and_refuses_to_overwrite(tmp_path, capsys):
@@ -32,7 +35,7 @@ def test_the_command_writes_one_sentence_per_line_and_refuses_to_overwrite(tmp_p
     arguments = ["sentences", str(text), "--out", str(out), "--exclude", str(test_set)]
     data_command.main(arguments)
     assert "4 sentences" in capsys.readouterr().out
-    assert out.read_text(encoding="utf-8").splitlines() == [*split_line(LONG, 250)[:3], LONG]
+    assert out.read_text(encoding="utf-8").splitlines() == [*line_to_sentences(LONG, 250)[:3], LONG]
     with pytest.raises(InputError, match="exists already"):
         data_command.main(arguments)
     with pytest.raises(InputError, match="no sentence of 20 to 21 characters"):

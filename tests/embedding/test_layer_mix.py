@@ -191,15 +191,6 @@ def test_an_encoder_without_a_layer_of_the_mix_is_an_error(layers):
 # ---------------------------------------------------------------------------------------------- save, load
 
 
-@pytest.mark.parametrize("layer", ["1+3", "word", "word+2", "0"])
-def test_a_saved_mix_is_the_same_when_it_is_loaded(folder, layer, tmp_path):
-    model = SentenceEncoder.from_pretrained(folder, layer=layer)
-    model.save_pretrained(tmp_path)
-    again = SentenceEncoder.from_pretrained(tmp_path)
-    assert again.layers == model.layers
-    assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
-
-
 def test_narrow_words_are_the_same_after_saving(tmp_path):
     tiny_model(**PROJECTED).save_pretrained(tmp_path / "tiny")
     model = SentenceEncoder.from_pretrained(tmp_path / "tiny", layer="word")
@@ -213,22 +204,6 @@ def test_narrow_words_are_the_same_after_saving(tmp_path):
 def test_a_named_layer_replaces_a_saved_mix(folder, layer, tmp_path):
     SentenceEncoder.from_pretrained(folder, layer="1+3").save_pretrained(tmp_path)
     assert np.array_equal(encode(tmp_path, layer), encode(folder, layer))
-
-
-@pytest.mark.parametrize("layer", ["1+3", "word"])
-def test_the_model_and_its_card_say_that_other_libraries_use_the_last_layer(folder, layer, tmp_path):
-    model = SentenceEncoder.from_pretrained(folder, layer=layer)
-    model.save_pretrained(tmp_path)
-    said = f"sentence-transformers takes the last hidden state, not the mix {layer}."
-    assert said in model.compatibility_note
-    assert said in (tmp_path / "README.md").read_text()
-
-
-def test_a_model_saved_over_a_mix_leaves_nothing_of_it(folder, tmp_path):
-    SentenceEncoder.from_pretrained(folder, layer="1+3").save_pretrained(tmp_path)
-    tiny_model().save_pretrained(tmp_path)
-    assert SentenceEncoder.from_pretrained(tmp_path).layers is None
-    assert tiny_model().compatibility_note == ""
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from tmft.checkpoints.st_folder import Module
+from tmft.checkpoints.st_folder import SavedModule
 from tmft.embedding.modules import (
     ACTIVATIONS,
     MODULE_CLASSES,
@@ -131,5 +131,5 @@ def test_a_module_that_does_not_fit_its_weights_is_an_error(settings, weights):
     with pytest.raises(
         InputError, match=r"x/2_Dense is not a complete Dense \(.*\): restore its files"
     ) as error:
-        load_modules([Module("Dense", settings, weights, "x/2_Dense")])
+        load_modules([SavedModule("Dense", settings, weights, "x/2_Dense")])
     assert "\n" not in str(error.value)

@@ -25,7 +25,8 @@ from tmft.evaluation.grid import (
     run_grid,
 )
 from tmft.evaluation.isotropy import iso_score
-from tmft.evaluation.training_free import interpolate, random_static_model, static_model_from_text
+from tmft.evaluation.static_models import random_static_model, static_model_from_text
+from tmft.evaluation.training_free import interpolate
 from tmft.evaluation.variants import IDF_FROM_TEXT, Variant
 from tmft.reports.grid_page import (
     interpolation_maps,

@@ -9,8 +9,8 @@ from tmft.cli import probe as command
 from tmft.errors import InputError
 from tmft.evaluation import probes
 from tmft.evaluation.probes import (
+    encode_hidden_states,
     fit_and_score_lda,
-    hidden_states,
     load_generator,
     probe_layers,
     replace_tokens,
@@ -49,7 +49,7 @@ def test_roc_auc_equals_that_of_scikit_learn():
 def test_hidden_states_are_in_the_order_of_the_tokens():
     model = tiny_model()
     ids = model.tokenize(SENTENCES)
-    states = hidden_states(model, ids)
+    states = encode_hidden_states(model, ids)
     with torch.inference_mode():
         expected = model.encoder.hidden_states(*padded(ids))
     for ours, one_per_row in zip(states, expected, strict=True):

@@ -19,15 +19,9 @@ from tmft import InputError, SentenceEncoder
 from tmft.data import Examples, read_examples
 from tmft.datasets.task_lookup import get_task, read_sentences
 from tmft.embedding.prompts import PROMPTS
-from tmft.embedding.static_embeddings import random_word_vectors
 from tmft.evaluation.evaluators import EVALUATORS
-from tmft.evaluation.training_free import (
-    TrainingFreeConfig,
-    TrainingFreeEncoders,
-    interpolate,
-    random_static_model,
-    static_model_from_text,
-)
+from tmft.evaluation.static_models import random_static_model, random_word_vectors, static_model_from_text
+from tmft.evaluation.training_free import TrainingFreeConfig, TrainingFreeEncoders, interpolate
 
 
 @pytest.fixture(scope="module")

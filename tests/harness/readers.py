@@ -31,8 +31,8 @@ from tmft.datasets.releases import RELEASES, WORD_LISTS, read_release
 from tmft.datasets.task_lookup import read_sentences
 from tmft.distributed import single_process
 from tmft.embedding.postprocessing import fit_postprocessing
-from tmft.embedding.static_embeddings import random_word_vectors, static_encoder, without_special_tokens
 from tmft.embedding.token_weights import TokenWeights
+from tmft.evaluation.static_models import random_word_vectors, static_encoder, without_special_tokens
 from tmft.models.registry import FAMILIES, config_from_dict, random_encoder
 from tmft.pretraining.corpus import read_nonempty_lines
 from tmft.reports.tables import pretraining_table

@@ -22,7 +22,7 @@ from tmft.runs.bootstrap import read_predictions
 from tmft.runs.pretrain import text_digests
 from tmft.runs.result_schema import read_result
 from tmft.runs.run_folder import load_finished_result
-from tmft.runs.run_result import load_objective, provenance_of
+from tmft.runs.run_result import load_objective, read_provenance
 from tmft.runs.sweeps import sweep_summaries
 from tmft.tasks import TASKS, Task
 from tmft.training.checkpointing import TrainingCheckpoint
@@ -61,7 +61,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "read_split": lambda folder: read_split(get_task("stsb", data_root=str(folder)), "dev"),
     "read_result": lambda folder: read_result(folder / "inner"),
     "load_finished_result": lambda folder: load_finished_result(folder / "inner", {}),
-    "provenance_of": lambda folder: provenance_of(folder / "inner"),
+    "read_provenance": lambda folder: read_provenance(folder / "inner"),
     "sweep_summaries": lambda folder: sweep_summaries([folder / "inner"]),
     "load_objective": lambda folder: load_objective(TASKS["sst5"], 8, folder / "inner"),
     "read_predictions": lambda folder: read_predictions(folder / "inner"),

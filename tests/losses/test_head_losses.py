@@ -17,7 +17,7 @@ from tmft.losses.heads import (
     CosineHead,
     DotProductHead,
     HeadConfig,
-    SingleTextHead,
+    SingleTextClassifier,
 )
 from tmft.losses.registry import OBJECTIVES
 from tmft.tasks import TASKS, Task
@@ -79,7 +79,7 @@ def test_with_two_classes_the_sign_of_the_logit_is_the_predicted_class():
 
 
 def test_linear_head_classifies_single_texts():
-    head = SingleTextHead(2, TASKS["sst5"])
+    head = SingleTextClassifier(2, TASKS["sst5"])
     expected = F.cross_entropy(F.linear(U, head.head.weight, head.head.bias), torch.tensor([4, 0]))
     torch.testing.assert_close(head(U, torch.tensor([4, 0])), expected)
     assert head.predict(U).shape == (2,)

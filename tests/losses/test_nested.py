@@ -14,29 +14,31 @@ from tmft.errors import InputError
 from tmft.losses.cosine import CosineMSE
 from tmft.losses.distillation import EmbeddingDistillation, distillation_loss
 from tmft.losses.heads import SoftmaxLoss
-from tmft.losses.nested import ALL_LAYERS, NestedLoss, SubEmbeddings
+from tmft.losses.nested import ALL_LAYERS, NestedLoss, SubEmbeddingSlices
 from tmft.metrics import METRICS
 from tmft.packing import pack
 from tmft.runs.fine_tune import assemble_training
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import TASKS
-from tmft.training.all_layers import AllLayersEmbed
+from tmft.training.all_layers import AllLayersEmbedder
 from tmft.training.loop import fit
-from tmft.training.task import PackedEmbed
+from tmft.training.task import Batch, Embedder, PackedEmbedder
 
 SIZES = (3, 8)
 
 
-def nested(model, dims=SIZES, every_layer=True, seed=0) -> tuple[SubEmbeddings, PackedEmbed]:
+def nested(model, dims=SIZES, every_layer=True, seed=0) -> tuple[SubEmbeddingSlices, Embedder]:
     """The sub-embeddings of a model, and what embeds sentences as all of them."""
-    parts = SubEmbeddings(model.dimensions, dims, len(model.encoder.layers) if every_layer else None, seed)
-    return parts, AllLayersEmbed(model, parts) if every_layer else PackedEmbed(model)
+    parts = SubEmbeddingSlices(
+        model.dimensions, dims, len(model.encoder.layers) if every_layer else None, seed
+    )
+    return parts, AllLayersEmbedder(model, parts) if every_layer else PackedEmbedder(model)
 
 
-def embedded(embed: PackedEmbed, ids: list[list[int]]) -> torch.Tensor:
+def embedded(embed: Embedder, ids: list[list[int]]) -> torch.Tensor:
     """The concatenated sub-embeddings, with a graph."""
-    return embed.forward_packed(pack(ids))
+    return embed(Batch(ids, texts_per_example=1, target=torch.zeros(len(ids)), loss_fn=torch.sum))
 
 
 def pairs_of(model) -> tuple[list[list[int]], torch.Tensor]:

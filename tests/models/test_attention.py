@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tmft.models import attention
 from tmft.models.attention import LONG_ROW, LongRowMask, long_row_attention
-from tmft.models.base import block_diagonal_mask, layer_mask
+from tmft.models.base import block_diagonal_mask, make_attention_bias
 from tmft.models.registry import FAMILIES, config_from_dict, random_encoder
 
 T = 2048
@@ -110,7 +110,7 @@ def test_values_and_gradients_are_those_of_the_whole_matrix(span, sentences, mon
     ids = torch.tensor([[1] * 50, [2] * 50])
     if sentences != "one each":
         ids = torch.tensor([[3] * 20 + [1] * 29 + [0], [2] * 50])
-    mask = layer_mask(ids, torch.float32, *span)
+    mask = make_attention_bias(ids, torch.float32, *span)
     assert isinstance(mask, LongRowMask)
     inputs = random_qkv(*ids.shape)
     ours, theirs = (
@@ -180,22 +180,22 @@ def test_a_long_row_under_autocast_gives_nearly_the_gradients_of_float32(model_t
 
 def test_rows_of_512_tokens_have_the_additive_mask_and_longer_ones_have_not():
     ids = torch.tensor([[1] * 300 + [2] * 212])
-    assert torch.equal(layer_mask(ids, torch.float32)[:, 0], block_diagonal_mask(ids, torch.float32))
-    longer = layer_mask(torch.cat([ids, ids[:, -1:]], 1), torch.float32)
+    assert torch.equal(make_attention_bias(ids, torch.float32)[:, 0], block_diagonal_mask(ids, torch.float32))
+    longer = make_attention_bias(torch.cat([ids, ids[:, -1:]], 1), torch.float32)
     assert longer.sentence_ids.shape == (1, 513) and not longer.is_plain
 
 
 def test_one_sentence_in_each_row_needs_no_mask():
     ids = torch.tensor([[7], [3]]).expand(2, 600)
-    assert layer_mask(ids, torch.float32) == LongRowMask(None) and LongRowMask(None).is_plain
-    assert layer_mask(ids, torch.float32, 599, 0) == LongRowMask(None, None, 0)  # a window of all tokens
-    assert layer_mask(ids, torch.float32, 598, 0) == LongRowMask(None, 598, 0)
+    assert make_attention_bias(ids, torch.float32) == LongRowMask(None) and LongRowMask(None).is_plain
+    assert make_attention_bias(ids, torch.float32, 599, 0) == LongRowMask(None, None, 0)  # all tokens
+    assert make_attention_bias(ids, torch.float32, 598, 0) == LongRowMask(None, 598, 0)
 
 
 def test_a_graph_that_is_exported_has_one_form_of_the_mask_for_all_lengths():
     class Mask(torch.nn.Module):
         def forward(self, ids):
-            return layer_mask(ids, torch.float32, 2, 0)
+            return make_attention_bias(ids, torch.float32, 2, 0)
 
     ids = torch.tensor([[1] * (LONG_ROW + 100)])
     graph = torch.export.export(Mask(), (ids,), dynamic_shapes=({1: torch.export.Dim("T", min=2, max=4096)},))

@@ -21,7 +21,13 @@ from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
 from tmft.models.albert import fewest_groups, group_numbers
 from tmft.models.bert_families import DISTILBERT_KEYS
-from tmft.models.registry import bert_form, config_from_dict, empty_encoder, parameter_counts, random_encoder
+from tmft.models.registry import (
+    config_from_dict,
+    convert_to_bert,
+    empty_encoder,
+    parameter_counts,
+    random_encoder,
+)
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.export import export
 from tmft.training.freezing import FreezeLayers
@@ -168,7 +174,7 @@ def test_as_a_bert_it_has_the_same_embeddings_here_and_in_sentence_transformers(
 @pytest.mark.parametrize("model_type", STORED_AS_BERT)
 def test_its_form_as_bert_gives_the_same_hidden_states(model_type):
     model = random_model(**shape(model_type))
-    config, weights = bert_form(model.encoder)
+    config, weights = convert_to_bert(model.encoder)
     bert = empty_encoder(config).eval()
     bert.load_state_dict(weights, assign=True)
     ids = torch.tensor([[2, 9, 7, 3]])

@@ -34,7 +34,7 @@ from tmft.tasks import TASKS
 from tmft.training.freezing import FreezeLayers
 from tmft.training.gradient_cache import GradientCache
 from tmft.training.model_options import apply_training_options
-from tmft.training.task import Batch, PackedEmbed
+from tmft.training.task import Batch, PackedEmbedder
 
 FORM_OF_FAMILY = {
     "bert": "bert vocab.txt",
@@ -109,7 +109,7 @@ def test_mini_batches_give_the_gradient_of_the_whole_batch(model_type, make):
     loss = objective(*model(pack(token_ids)).chunk(2), batch.target)
     weights = list(model.parameters())
     expected = torch.autograd.grad(loss, weights, allow_unused=True)
-    cache = GradientCache(PackedEmbed(model), 2)
+    cache = GradientCache(PackedEmbedder(model), 2)
     objective(*cache(batch).chunk(2), batch.target).backward()
     for weight, gradient in zip(weights, expected, strict=True):
         if gradient is not None:

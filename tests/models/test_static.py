@@ -10,8 +10,8 @@ from conftest import SENTENCES, VOCABULARY, stored_weights, tiny_model, training
 from tmft.checkpoints.load import load_encoder, load_encoder_with_report
 from tmft.data import Examples
 from tmft.embedding.layer_mix import WORD_EMBEDDINGS
-from tmft.embedding.static_embeddings import random_word_vectors, static_encoder, without_special_tokens
 from tmft.errors import InputError
+from tmft.evaluation.static_models import random_word_vectors, static_encoder, without_special_tokens
 from tmft.losses.cosine import CosineMSE
 from tmft.models.registry import config_from_dict, parameter_counts, random_encoder
 from tmft.models.static import UNLIMITED_LENGTH

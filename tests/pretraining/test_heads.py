@@ -24,7 +24,7 @@ from tmft.pretraining.heads import (
     means_from_sums,
     prediction_sums,
     read_mlm_head,
-    sample,
+    sample_tokens,
 )
 from tmft.pretraining.loop import PretrainingRecipe
 from tmft.pretraining.masking import LabeledBatch
@@ -225,7 +225,7 @@ def test_both_losses_of_rtd_equal_those_of_transformers_for_the_same_sampled_tok
     model = with_random_weights(ReplacedTokenDetection(config_of("electra"), generator_size=0.5))
     batch, ids, mask, labels = make_batch([(0, 2), (0, 4), (1, 1), (3, 5)])
     sampled = torch.tensor([40, SENTENCES[0][4], 41, 42])
-    monkeypatch.setattr("tmft.pretraining.heads.sample", lambda logits: sampled)
+    monkeypatch.setattr("tmft.pretraining.heads.sample_tokens", lambda logits: sampled)
     model.save(tmp_path)
     discriminator = open_in_transformers("ElectraForPreTraining", tmp_path / "discriminator")
     generator = open_in_transformers("ElectraForMaskedLM", tmp_path / "generator")
@@ -267,7 +267,7 @@ def test_the_generator_is_narrower_shares_the_embeddings_and_gets_no_gradient_of
 def test_tokens_are_sampled_with_the_probabilities_of_the_softmax():
     torch.manual_seed(0)
     probabilities = torch.tensor([0.5, 0.3, 0.15, 0.05, 0.0])
-    sampled = sample(probabilities.log().expand(20_000, -1))
+    sampled = sample_tokens(probabilities.log().expand(20_000, -1))
     frequencies = torch.bincount(sampled, minlength=5) / len(sampled)
     torch.testing.assert_close(frequencies, probabilities, rtol=0, atol=4 * math.sqrt(0.25 / len(sampled)))
 

@@ -67,8 +67,8 @@ def held_out(folder: Path, name: str) -> tuple[float, float]:
     return means["before"][name], means["after"][name]
 
 
-@pytest.mark.parametrize("changes", [BERT, ELECTRA])
-def test_mlm_from_scratch_learns(changes, tmp_path, text):
+@pytest.mark.parametrize("changes", [BERT, ELECTRA], ids=["bert", "electra"])
+def test_mlm_from_scratch_learns_and_opens_in_transformers_with_the_same_embeddings(changes, tmp_path, text):
     config = shape(tmp_path / "shape", **changes)
     folder = pretrain(tmp_path, text, "--from-scratch", config, "--steps", 25, "--lr", 1e-2)
     before, after = held_out(folder, "mlm_loss")
@@ -76,14 +76,8 @@ def test_mlm_from_scratch_learns(changes, tmp_path, text):
     assert "25 steps of 8 sentences" in (folder / "README.md").read_text()
     assert not (folder / "state.pt").exists()
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("changes", [BERT, ELECTRA])
-def test_the_checkpoint_of_a_run_opens_in_transformers_with_the_same_embeddings(changes, tmp_path, text):
     import transformers
 
-    config = shape(tmp_path / "shape", **changes)
-    folder = pretrain(tmp_path, text, "--from-scratch", config, "--steps", 2)
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     batch, ours = tokenizer(["the cat eats"], return_tensors="pt"), SentenceEncoder.from_pretrained(folder)
@@ -123,12 +117,6 @@ def test_rtd_from_scratch_saves_a_generator_and_a_discriminator(tmp_path, text, 
     assert "(always original" in capsys.readouterr().out
     models = [SentenceEncoder.from_pretrained(folder / name) for name in ("discriminator", "generator")]
     assert [model.dimensions for model in models] == [24, 12]
-
-
-@pytest.mark.slow
-def test_both_checkpoints_of_rtd_open_in_transformers(tmp_path, text):
-    config = shape(tmp_path / "shape", **ELECTRA)
-    folder = pretrain(tmp_path, text, "--from-scratch", config, "--steps", 1, task="rtd")
     open_in_transformers("ElectraForPreTraining", folder / "discriminator")
     open_in_transformers("ElectraForMaskedLM", folder / "generator")
 
@@ -143,12 +131,6 @@ def test_save_fp16_saves_the_same_weights_in_float16(tmp_path, text):
     for name, weight in weights.items():
         assert torch.equal(weight.half(), half_weights[name]), name
     assert SentenceEncoder.from_pretrained(half).encode(["the cat eats"]).dtype == "float32"
-
-
-@pytest.mark.slow
-def test_a_checkpoint_in_float16_opens_in_transformers(tmp_path, text):
-    config = shape(tmp_path / "shape", **ELECTRA)
-    half = pretrain(tmp_path, text, "--from-scratch", config, "--steps", 1, "--save-fp16")
     open_in_transformers("ElectraForMaskedLM", half)
 
 

@@ -88,22 +88,22 @@ PRETRAINED = [
     }
 ]
 COSINES = [{"sweep": "x", "epochs": [{"gradient_cosines": {"a, b": [0.1, -0.2]}}]}]
-SCORE_BY_SIZE = named(plots.score_by_quantity, quantity="size")
-SCORE_BY_SPEED = named(plots.score_by_quantity, quantity="speed")
+SCORE_BY_SIZE = named(plots.draw_score_by_quantity, quantity="size")
+SCORE_BY_SPEED = named(plots.draw_score_by_quantity, quantity="speed")
 DRAWN = [
-    (plots.score_by_layer, BOTH),
+    (plots.draw_score_by_layer, BOTH),
     (SCORE_BY_SIZE, BOTH),
     (SCORE_BY_SPEED, BOTH),
-    (named(plots.epoch_curves, quantity="loss"), BOTH[0]),
-    (named(plots.intervals, "title"), COMPARED),
-    (plots.mlm_loss_by_tokens, PRETRAINED),
-    (plots.rtd_accuracy_by_tokens, PRETRAINED),
-    (plots.gradient_cosines, COSINES),
-    (plots.cka_by_layer, PAIRS),
-    (plots.cka_heat_map, PAIRS),
-    (with_axes(plots.score_curves), LINES),
-    (with_axes(plots.scatter), POINTS),
-    (with_axes(plots.heat_maps), MAPS),
+    (named(plots.draw_epoch_curves, quantity="loss"), BOTH[0]),
+    (named(plots.draw_intervals, "title"), COMPARED),
+    (plots.draw_mlm_loss, PRETRAINED),
+    (plots.draw_rtd_accuracy, PRETRAINED),
+    (plots.draw_gradient_cosines, COSINES),
+    (plots.draw_cka_by_layer, PAIRS),
+    (plots.draw_cka_heat_map, PAIRS),
+    (with_axes(plots.draw_score_curves), LINES),
+    (with_axes(plots.draw_scatter), POINTS),
+    (with_axes(plots.draw_heat_maps), MAPS),
 ]
 
 
@@ -129,14 +129,14 @@ def test_a_figure_has_its_text_as_text_a_title_a_description_and_the_same_bytes_
 
 def test_a_figure_is_written_to_several_files_with_the_same_bytes_twice(tmp_path):
     for name in ("one", "two"):
-        plots.cka_by_layer(PAIRS, [tmp_path / f"{name}{ending}" for ending in (".svg", ".pdf", ".PNG")])
+        plots.draw_cka_by_layer(PAIRS, [tmp_path / f"{name}{ending}" for ending in (".svg", ".pdf", ".PNG")])
     for ending, start in ((".svg", b"<?xml"), (".pdf", b"%PDF"), (".PNG", b"\x89PNG")):
         one, two = ((tmp_path / f"{name}{ending}").read_bytes() for name in ("one", "two"))
         assert one == two and one.startswith(start)
 
 
 def test_score_by_layer_draws_mean_and_sample_std(tmp_path, monkeypatch):
-    axes = drawing(plots.score_by_layer, BOTH, tmp_path, monkeypatch)
+    axes = drawing(plots.draw_score_by_layer, BOTH, tmp_path, monkeypatch)
     line, _ = axes.get_lines()
     seeds = [80.0, 81.0, 82.0]  # of layer 3
     assert list(line.get_xdata()) == [0, 1, 2, 3, 4]
@@ -152,11 +152,11 @@ def test_score_by_layer_draws_mean_and_sample_std(tmp_path, monkeypatch):
 
 
 def test_a_star_marks_the_layer_that_dev_chose_and_a_lone_layer_has_an_error_bar(tmp_path, monkeypatch):
-    axes = drawing(plots.score_by_layer, BOTH[:1], tmp_path, monkeypatch)
+    axes = drawing(plots.draw_score_by_layer, BOTH[:1], tmp_path, monkeypatch)
     band, star = axes.collections
     assert star.get_offsets().tolist() == [[3.0, pytest.approx(81)]]
     lonely = sweeps(*(result(layer, seed, 0.5 + 0.1 * seed) for layer in (1, 4) for seed in range(2)))
-    axes = drawing(plots.score_by_layer, lonely, tmp_path, monkeypatch)
+    axes = drawing(plots.draw_score_by_layer, lonely, tmp_path, monkeypatch)
     bars = [bar for bar in axes.containers if bar.has_yerr]
     assert [bar.lines[0].get_xdata().tolist() for bar in bars] == [[1], [4]]
 
@@ -168,11 +168,11 @@ def test_the_grid_is_under_the_lines_and_a_logarithmic_axis_says_so_and_has_tick
 
 
 def test_a_map_of_cka_has_layer_0_at_the_top_its_own_scale_and_numbers(tmp_path, monkeypatch):
-    axes = drawing(plots.cka_heat_map, PAIRS, tmp_path, monkeypatch)
+    axes = drawing(plots.draw_cka_heat_map, PAIRS, tmp_path, monkeypatch)
     assert axes.images[0].origin == "upper" and axes.images[0].get_clim() == (0.0, 1.0)
     assert [text.get_text() for text in axes.texts] == ["1.00", "0.50", "0.20", "0.90", "0.00", "0.00"]
     large = [{"a": "x/one", "b": "y/two", "matrix": [[0.5 + 0.01 * j for j in range(20)]] * 2}]
-    axes = drawing(plots.cka_heat_map, large, tmp_path, monkeypatch)
+    axes = drawing(plots.draw_cka_heat_map, large, tmp_path, monkeypatch)
     assert axes.images[0].get_clim() == pytest.approx((0.5, 0.69)) and not axes.texts
 
 
@@ -180,7 +180,7 @@ def test_a_map_of_cka_has_layer_0_at_the_top_its_own_scale_and_numbers(tmp_path,
 def test_only_a_thin_line_crosses_a_layer_without_a_score(score, tmp_path, monkeypatch):
     runs = [result(layer, seed, 0.1 * layer) for layer in (1, 2, 4, 5) for seed in range(2)]
     runs += [] if score == "not run" else [result(3, 0, score)]
-    axes = drawing(plots.score_by_layer, sweeps(*runs), tmp_path, monkeypatch)
+    axes = drawing(plots.draw_score_by_layer, sweeps(*runs), tmp_path, monkeypatch)
     line, thin = axes.get_lines()
     assert list(thin.get_xdata()) == [1, 2, 4, 5] and thin.get_linewidth() < line.get_linewidth() / 2
     assert thin.get_label().startswith("_")  # not in the legend
@@ -193,7 +193,7 @@ def test_the_legend_names_each_sweep_and_its_number_of_seeds(tmp_path, monkeypat
     runs = [result(1, 0, 0.5), result(2, 0, 0.5), result(2, 1, 0.6)]
     runs += [result(1, 0, 0.4, "electra-base-discriminator-random-stsb")]
     runs += [result(1, 0, 0.7, "electra-base-discriminator-wordsim-stsb")]
-    axes = drawing(plots.score_by_layer, sweeps(*runs), tmp_path, monkeypatch)
+    axes = drawing(plots.draw_score_by_layer, sweeps(*runs), tmp_path, monkeypatch)
     name = "electra-base-discriminator"
     assert [line.get_label() for line in axes.get_lines()] == [
         f"{name} (1–2 seeds)",
@@ -233,29 +233,29 @@ def test_on_the_axis_of_speed_a_larger_value_is_better(tmp_path, monkeypatch):
 def test_published_scores_and_baselines_are_drawn_on_test_only(tmp_path, monkeypatch):
     electra = result(1, 0, 0.5)
     electra["settings"]["ckpt"] = "google/electra-base-discriminator"
-    draw = partial(plots.score_by_layer, baselines={"words in common": 0.51, "undefined": math.nan})
+    draw = partial(plots.draw_score_by_layer, baselines={"words in common": 0.51, "undefined": math.nan})
     labels = [line.get_label() for line in drawing(draw, sweeps(electra), tmp_path, monkeypatch).get_lines()]
     assert labels[1:] == [
         "electra-base-discriminator, as published by the authors",
         "words in common, without any model: 51.00",
     ]
-    draw = partial(plots.score_by_layer, split="dev")
+    draw = partial(plots.draw_score_by_layer, split="dev")
     assert len(drawing(draw, sweeps(electra), tmp_path, monkeypatch).get_lines()) == 1
 
 
 def test_the_epochs_of_the_best_layer_and_of_the_whole_model_stand_out(tmp_path, monkeypatch):
     runs = [result(layer, seed, 0.1 * layer) for layer in (1, 2, 3) for seed in range(2)]
     (sweep,) = sweeps(*runs, result(12, 0, 0.1))
-    axes = drawing(partial(plots.epoch_curves, quantity="dev"), sweep, tmp_path, monkeypatch)
+    axes = drawing(partial(plots.draw_epoch_curves, quantity="dev"), sweep, tmp_path, monkeypatch)
     labels = [line.get_label() for line in axes.get_lines() if not line.get_label().startswith("_")]
     assert labels == ["other layers", "layer 3, best on dev", "layer 12, the whole model"]
     assert [list(line.get_ydata()) for line in axes.get_lines()] == [[10.0, 20.0]] * 7
-    axes = drawing(partial(plots.epoch_curves, quantity="loss"), sweep, tmp_path, monkeypatch)
+    axes = drawing(partial(plots.draw_epoch_curves, quantity="loss"), sweep, tmp_path, monkeypatch)
     assert list(axes.get_lines()[0].get_ydata()) == [0.2, 0.1]
 
 
 def test_an_interval_that_contains_0_is_gray(tmp_path, monkeypatch):
-    axes = drawing(partial(plots.intervals, "x"), COMPARED, tmp_path, monkeypatch)
+    axes = drawing(partial(plots.draw_intervals, "x"), COMPARED, tmp_path, monkeypatch)
     points = [bar.lines[0] for bar in axes.containers]
     assert [[float(line.get_xdata()[0]), line.get_color()] for line in points] == [
         [pytest.approx(-2), COLORS[0]],
@@ -268,15 +268,15 @@ def test_an_interval_that_contains_0_is_gray(tmp_path, monkeypatch):
 
 def test_curves_of_unequal_depth_are_drawn_over_relative_depth(tmp_path, monkeypatch):
     other = {"a": "x/three", "b": "y/two", "by_layer": [1.0, 0.9, 0.8, 0.7, -0.1]}
-    axes = drawing(plots.cka_by_layer, [*PAIRS, other], tmp_path, monkeypatch)
+    axes = drawing(plots.draw_cka_by_layer, [*PAIRS, other], tmp_path, monkeypatch)
     assert [list(line.get_xdata()) for line in axes.get_lines()] == [[0, 50, 100], [0, 25, 50, 75, 100]]
     assert axes.get_xlabel() == "Depth (% of the layers)" and axes.get_ylim()[0] < -0.1
-    alone = drawing(plots.cka_by_layer, PAIRS, tmp_path, monkeypatch)
+    alone = drawing(plots.draw_cka_by_layer, PAIRS, tmp_path, monkeypatch)
     assert list(alone.get_lines()[0].get_xdata()) == [0, 1, 2] and alone.get_ylim()[0] == 0
 
 
 def test_positions_are_in_the_order_in_which_they_first_occur(tmp_path, monkeypatch):
-    axes = drawing(with_axes(plots.score_curves), LINES, tmp_path, monkeypatch)
+    axes = drawing(with_axes(plots.draw_score_curves), LINES, tmp_path, monkeypatch)
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["word", "0", "1", "1+1"]
     mean, prompt, *_ = [line for line in axes.get_lines() if not line.get_label().startswith("_")]
     assert list(mean.get_ydata()) == pytest.approx([50, 60, 70, 75])
@@ -289,7 +289,7 @@ def test_positions_are_in_the_order_in_which_they_first_occur(tmp_path, monkeypa
 
 def test_a_single_point_is_a_dashed_horizontal_line_with_its_value(tmp_path, monkeypatch):
     lines = LINES | {"random, idf": [("static", 0.664, 0.1)]}
-    axes = drawing(with_axes(plots.score_curves), lines, tmp_path, monkeypatch)
+    axes = drawing(with_axes(plots.draw_score_curves), lines, tmp_path, monkeypatch)
     *_, one, other = axes.get_lines()
     assert list(one.get_ydata()) == pytest.approx([50.3, 50.3]) and list(one.get_xdata()) == [0, 1]
     assert [line.get_label() for line in (one, other)] == ["random: 50.30", "random, idf: 66.40"]
@@ -301,7 +301,7 @@ def test_a_single_point_is_a_dashed_horizontal_line_with_its_value(tmp_path, mon
 def test_tick_labels_are_rotated_if_they_would_overlap(layers, rotated, tmp_path, monkeypatch):
     places = ["word", *map(str, range(layers + 1)), f"1+{layers}"]
     lines = {"mean": [(place, 0.5, 0.1) for place in places]}
-    axes = drawing(with_axes(plots.score_curves), lines, tmp_path, monkeypatch)
+    axes = drawing(with_axes(plots.draw_score_curves), lines, tmp_path, monkeypatch)
     assert {tick.get_rotation() for tick in axes.get_xticklabels()} == {rotated}
     axes.figure.draw_without_rendering()
     boxes = [tick.get_window_extent() for tick in axes.get_xticklabels()]
@@ -311,7 +311,7 @@ def test_tick_labels_are_rotated_if_they_would_overlap(layers, rotated, tmp_path
 def test_a_scatter_plot_has_the_correlation_of_three_points_or_more(tmp_path, monkeypatch):
     points = POINTS | {"constant": [(1.0, x) for x in (1.0, 2.0, 3.0)], "gone": [(math.nan, 1.0)]}
     points["BERT"] = [*points["BERT"], (0.9, math.nan)]
-    axes = drawing(with_axes(plots.scatter), points, tmp_path, monkeypatch)
+    axes = drawing(with_axes(plots.draw_scatter), points, tmp_path, monkeypatch)
     labels = [line.get_label() for line in axes.get_lines()]
     assert labels == ["BERT (r = 0.50, n = 3)", "random (n = 2)", "constant (n = 3)"]  # 0.50 by hand
     assert list(axes.get_lines()[0].get_ydata()) == [50, 52, 51]
@@ -319,7 +319,7 @@ def test_a_scatter_plot_has_the_correlation_of_three_points_or_more(tmp_path, mo
 
 
 def test_heat_maps_have_numbers_in_their_cells_and_a_frame_around_the_best(tmp_path, monkeypatch):
-    first = drawing(with_axes(plots.heat_maps), MAPS, tmp_path, monkeypatch)
+    first = drawing(with_axes(plots.draw_heat_maps), MAPS, tmp_path, monkeypatch)
     _, second = both = first.figure.axes
     assert [axes.get_title() for axes in both] == ["similarity", "clustering"]
     cells = {text.get_position(): text.get_text() for text in first.texts}  # (column, row)
@@ -335,7 +335,7 @@ def test_heat_maps_have_numbers_in_their_cells_and_a_frame_around_the_best(tmp_p
 def test_a_heat_map_with_long_names_is_wide_enough_for_its_cells(tmp_path, monkeypatch):
     names = ["mean", "idf of the task, then z-score", "whitening"]
     maps = {"a title that is wider than three columns": (names, names, [[0.1, 0.2, 1.0]] * 3)}
-    axes = drawing(with_axes(plots.heat_maps), maps, tmp_path, monkeypatch)
+    axes = drawing(with_axes(plots.draw_heat_maps), maps, tmp_path, monkeypatch)
     axes.figure.draw_without_rendering()
     cell = axes.transData.transform([1, 1]) - axes.transData.transform([0, 0])
     assert all((text.get_window_extent().size < cell).all() for text in axes.texts)
@@ -346,9 +346,9 @@ def test_a_heat_map_with_long_names_is_wide_enough_for_its_cells(tmp_path, monke
 @pytest.mark.parametrize(
     ("draw", "undefined"),
     [
-        (plots.score_curves, {"mean": [("0", math.nan, 0.1)]}),
-        (plots.scatter, {"BERT": [(0.1, math.nan)]}),
-        (plots.heat_maps, {"similarity": (["0"], ["0"], [[math.nan]])}),
+        (plots.draw_score_curves, {"mean": [("0", math.nan, 0.1)]}),
+        (plots.draw_scatter, {"BERT": [(0.1, math.nan)]}),
+        (plots.draw_heat_maps, {"similarity": (["0"], ["0"], [[math.nan]])}),
     ],
 )
 def test_a_figure_of_undefined_scores_is_a_one_line_error(draw, undefined, tmp_path):
@@ -361,7 +361,7 @@ def test_a_figure_of_undefined_scores_is_a_one_line_error(draw, undefined, tmp_p
 def test_a_figure_without_matplotlib_is_a_one_line_error(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match="figures need matplotlib, .*: pip install matplotlib"):
-        plots.cka_by_layer(PAIRS, tmp_path / "x.svg")
+        plots.draw_cka_by_layer(PAIRS, tmp_path / "x.svg")
 
 
 def test_lines_differ_without_color():
@@ -386,7 +386,7 @@ def test_short_names_are_distinct():
         (BOTH, "/proc/none/x.png", "cannot write /proc/none/x.png"),
     ],
 )
-@pytest.mark.parametrize("draw", [plots.score_by_layer, SCORE_BY_SIZE])
+@pytest.mark.parametrize("draw", [plots.draw_score_by_layer, SCORE_BY_SIZE])
 def test_what_cannot_be_drawn_is_a_one_line_error(draw, what, path, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=re.escape(message)):

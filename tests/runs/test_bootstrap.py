@@ -84,7 +84,7 @@ def test_seeds_that_disagree_widen_the_interval(tmp_path, gold):
         sweep(tmp_path, "a", [0.5] * 3, 0.9, gold),
         sweep(tmp_path, "b", [0.2, 0.5, 1.5], 0.8, gold),
     )
-    spread = [np.std(resample_scores(one, read_sweep_predictions(one))) for one in (alike, apart)]
+    spread = [np.std(resample_scores(one.metric, read_sweep_predictions(one))) for one in (alike, apart)]
     assert spread[1] > 2 * spread[0]
 
 
@@ -107,7 +107,7 @@ def test_examples_are_resampled_in_pairs(tmp_path, gold):
     [comparison] = compare_sweeps([one, other])
     mean, low, high = comparison.difference, comparison.low, comparison.high
     assert 0 < low < mean < high < 0.05
-    assert np.std(resample_scores(one, read_sweep_predictions(one))) > 3 * (high - low) / 4
+    assert np.std(resample_scores(one.metric, read_sweep_predictions(one))) > 3 * (high - low) / 4
 
 
 def test_sweeps_with_other_test_examples_or_no_predictions_are_not_compared(tmp_path, gold):

@@ -7,7 +7,6 @@ import json
 import math
 import os
 import sys
-from argparse import Namespace
 from collections.abc import Iterator
 from copy import deepcopy
 from functools import reduce
@@ -19,15 +18,14 @@ from test_multitask import command, course  # noqa: F401
 
 import train
 from tmft.cli import report
-from tmft.cli.options import tasks_of_run
-from tmft.cli.run_result import load_run_result, run_tasks
 from tmft.errors import InputError
 from tmft.formatting import to_json
 from tmft.reports.report import make_report
 from tmft.runs import bootstrap
+from tmft.runs.fine_tuned_run import FineTunedRun
 from tmft.runs.result_schema import FORMAT, MAX_NUMBER, read_result
 from tmft.runs.run_folder import load_finished_result
-from tmft.runs.run_result import card_data_from_result, format_provenance, provenance_of, write_result
+from tmft.runs.run_result import card_data_from_result, format_provenance, read_provenance, write_result
 from tmft.runs.sweeps import group_into_sweeps, layer_curve, read_results, sweep_summaries
 
 ABSENT = object()
@@ -105,14 +103,12 @@ def readers(folder: Path) -> list:
             card_data_from_result(result, layer_curve(folder, result))
 
     def find_tasks() -> None:
-        result = load_run_result(str(folder))
-        run_tasks(result)
-        tasks_of_run(Namespace(data_root=None, score_range=None), result)
+        FineTunedRun(str(folder)).tasks()
 
     return [
         lambda: make_report(folder.parent, folder.parent / "report"),
-        lambda: to_json({"provenance": provenance_of(folder)}).encode(),
-        lambda: format_provenance(provenance_of(folder)),
+        lambda: to_json({"provenance": read_provenance(folder)}).encode(),
+        lambda: format_provenance(read_provenance(folder)),
         lambda: load_finished_result(folder, {"ckpt": "x", "task": {"metric": "f1"}, "lr": 1.0, "new": None}),
         lambda: "\n".join(sweep_summaries([folder])).encode(),
         make_card,

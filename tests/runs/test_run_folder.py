@@ -11,7 +11,7 @@ from tmft import InputError
 from tmft.runs import result_schema
 from tmft.runs.result_schema import FORMAT
 from tmft.runs.run_folder import check_run_name, first_difference, load_finished_result, read_result
-from tmft.runs.run_result import format_provenance, provenance_of, write_result
+from tmft.runs.run_result import format_provenance, read_provenance, write_result
 
 # --------------------------------------------------------------------------- the keys of result.json
 
@@ -109,7 +109,7 @@ def test_a_run_may_be_the_start_of_a_chain(arguments, tmp_path):
     result = read_result(folder)
     (past,) = read_result(tmp_path / "runs/next-layer1-seed0")["provenance"]
     assert past == {key: result[key] for key in ("data", "settings", "dev", "test")}
-    assert provenance_of(folder) == [past]
+    assert read_provenance(folder) == [past]
 
 
 def test_a_result_without_settings_has_other_settings(tmp_path):

@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import tmft.cli.export as export_command
-from tmft.checkpoints.compact import CompactFile, pack_weights, round_to_scales, unpack
+from tmft.checkpoints.compact import CompactFile, dequantize, pack_weights, quantize_by_group
 from tmft.embedding.modules import Dense, LayerNorm, Normalize
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
@@ -48,7 +48,7 @@ def test_every_matrix_is_near_what_it_was_and_numpy_reads_it_bit_by_bit(
     weight[0, : columns // 2] = 0  # perhaps whole groups
     packed = pack_weights({"x.weight": weight}, dtype)
     numbers, scales = packed[f"x.weight.{dtype}"], packed["x.weight.scales"]
-    found = unpack(numbers, scales)
+    found = dequantize(numbers, scales)
     theirs = numpy_encoder.unpack(numbers.numpy(), scales.numpy(), "x")
     assert theirs.dtype == np.float32 and np.array_equal(found.numpy(), theirs)
     size = 32 if dtype == "int4" else columns
@@ -63,16 +63,16 @@ def test_every_matrix_is_near_what_it_was_and_numpy_reads_it_bit_by_bit(
 
 def test_the_numbers_of_four_bits_reach_from_minus_8_to_7_and_the_byte_order_is_as_stated():
     weight = torch.tensor([[-8.0, 7.0, 1.0, -3.0]])
-    numbers, scales = round_to_scales(weight, 32, -8)
+    numbers, scales = quantize_by_group(weight, 32, -8)
     assert numbers.tolist() == [[-8, 7, 1, -3]] and scales.tolist() == [[1.0]]
     packed = pack_weights({"w": weight}, "int4")
     assert packed["w.int4"].tolist() == [[0 | 15 << 4, 9 | 5 << 4]]
-    assert torch.equal(unpack(packed["w.int4"], packed["w.scales"]), weight)
+    assert torch.equal(dequantize(packed["w.int4"], packed["w.scales"]), weight)
 
 
 def test_a_scale_may_be_negative():
     """Only then a group whose largest weight is positive uses the number -8."""
-    numbers, scales = round_to_scales(torch.tensor([[16.0, -14.0, 2.0, 0.0]]), 32, -8)
+    numbers, scales = quantize_by_group(torch.tensor([[16.0, -14.0, 2.0, 0.0]]), 32, -8)
     assert numbers.tolist() == [[-8, 7, -1, 0]] and scales.tolist() == [[-2.0]]
 
 

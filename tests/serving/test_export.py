@@ -14,8 +14,8 @@ import tmft.cli.export as export_command
 import tmft.serving.export as exporting
 from tmft.checkpoints.model_card import ModelCardData
 from tmft.embedding.modules import Dense
-from tmft.embedding.static_embeddings import random_word_vectors, static_encoder, without_special_tokens
 from tmft.errors import InputError
+from tmft.evaluation.static_models import random_word_vectors, static_encoder, without_special_tokens
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.export import FORMATS, export, to_bert
 from tmft.serving.onnx import OnnxEncoder

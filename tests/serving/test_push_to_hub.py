@@ -162,7 +162,8 @@ def folder(tmp_path_factory) -> Path:
 def push(folder: Path, name: str, hub, cache: Path, public=False, token=TOKEN, whole=False):
     """Upload in a process of its own, as huggingface-hub reads its settings once; whole: with evaluate.py."""
     program = (
-        "import sys\nfrom pathlib import Path\nfrom tmft.cli.parser import run_command\n"
+        "import sys, time\nfrom pathlib import Path\nfrom tmft.cli.parser import run_command\n"
+        "time.sleep = lambda seconds: None\n"  # huggingface-hub waits 1, 2, 4, 8 and 8 seconds to try again
         "from tmft.serving.push_to_hub import push_to_hub, resolve_repo_id\ndef main():\n"
         f"    name = resolve_repo_id({name!r})\n"
         f"    print(push_to_hub(Path({str(folder)!r}), name, {public}))\nrun_command(main)\n"

@@ -7,17 +7,19 @@ from tmft.training.loop_state import BestWeights
 
 
 def test_the_weights_of_the_highest_metric_are_restored_from_one_copy():
-    module = nn.Linear(3, 2)
+    """The first of nothing but nan is the best; a metric that is not higher changes nothing."""
+    module, nan = nn.Linear(3, 2), float("nan")
     best = BestWeights(module)
     addresses = {name: weight.data_ptr() for name, weight in best.weights.items()}
-    for value, metric in ((1.0, 0.5), (2.0, 0.9), (3.0, float("nan")), (4.0, 0.7)):
+    metrics = [(nan, True), (nan, False), (0.5, True), (0.9, True), (0.9, False), (nan, False), (0.7, False)]
+    for epoch, (metric, is_best) in enumerate(metrics):
         with torch.no_grad():
             for parameter in module.parameters():
-                parameter.fill_(value)
-        assert best.update(metric) == (metric in (0.5, 0.9))
+                parameter.fill_(epoch)
+        assert best.update(metric) == is_best
         assert {name: weight.data_ptr() for name, weight in best.weights.items()} == addresses
     best.restore()
-    assert all((parameter == 2.0).all() for parameter in module.parameters())
+    assert all((parameter == 3.0).all() for parameter in module.parameters())
 
 
 def test_without_an_epoch_the_first_weights_are_restored():

@@ -198,12 +198,13 @@ def test_no_damaged_state_is_resumed(optimizer, tmp_path, stopping):
     stopping(-1)
     whole = torch.load(path, weights_only=True)
     all_entries = list(entries(whole))
-    for number, (place, entry) in enumerate(all_entries[::7]):  # each kind of entry comes many times
-        other = OTHER_VALUES[number % len(OTHER_VALUES)]
-        if type(other) is not type(entry):
-            torch.save(with_entry(whole, place, other), path)
-            with pytest.raises(InputError, match="state.pt cannot be read .*: remove it to start again"):
-                TrainingCheckpoint(path, {}, ALONE)
+    if optimizer == "adamw":  # the checksum is the same for all
+        for number, (place, entry) in enumerate(all_entries[::7]):  # each kind of entry comes many times
+            other = OTHER_VALUES[number % len(OTHER_VALUES)]
+            if type(other) is not type(entry):
+                torch.save(with_entry(whole, place, other), path)
+                with pytest.raises(InputError, match="state.pt cannot be read .*: remove it to start again"):
+                    TrainingCheckpoint(path, {}, ALONE)
     tensors = [(place, entry) for place, entry in all_entries if isinstance(entry, torch.Tensor)]
     assert len(tensors) > 150
     content = {key: value for key, value in whole.items() if key != "checksum"}
@@ -269,13 +270,6 @@ def test_a_state_of_another_run_is_one_line(tmp_path):
         with pytest.raises(InputError, match="cannot be read .*: remove it to start again"):
             other.load({"model": part}, BestWeights(best))
             other.restore()
-
-
-def test_the_best_of_nothing_but_nan_is_the_first():
-    best = BestWeights(torch.nn.Linear(1, 1))
-    assert [best.update(metric) for metric in (float("nan"), float("nan"), 0.1, 0.1, float("nan"), 0.2)] == [
-        True, False, True, False, False, True,
-    ]  # fmt: skip
 
 
 def test_a_disk_that_is_full_is_one_line_and_the_state_before_is_kept(tmp_path):

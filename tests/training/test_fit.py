@@ -152,6 +152,7 @@ def test_the_rate_climbs_for_a_tenth_of_the_steps_and_falls_to_zero():
         ("weight_decay", (0.0, 1.0), (-1e-9,)),
         ("max_grad_norm", (0.0, 1e9), (-1e-9,)),
         ("warmup_ratio", (0.0, 1.0), (-1e-9, 1.001)),
+        ("optimizer", ("adamw", "adafactor"), ("adamv",)),
     ],
 )
 def test_hyperparameters_out_of_range_are_refused_and_the_ends_of_the_range_are_not(name, ends, refused):

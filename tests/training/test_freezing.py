@@ -61,13 +61,17 @@ def test_a_frozen_encoder_gives_what_it_would_give_each_time():
     torch.testing.assert_close(head.head.weight, other.head.weight, rtol=0, atol=1e-6)
 
 
-def test_a_frozen_encoder_reads_each_sentence_once():
+def test_a_frozen_encoder_reads_each_sentence_once(monkeypatch):
     model = tiny_model(untrained=True)
-    reads = []
+    reads, tokenized, tokenize_to_corpus = [], [], model.tokenize_to_corpus
+    monkeypatch.setattr(
+        model, "tokenize_to_corpus", lambda *args: tokenized.append(args[0]) or tokenize_to_corpus(*args)
+    )
     model.encoder.register_forward_hook(lambda module, inputs, output: reads.append(model.training))
     train(-1, model, epochs=5)
     assert len(reads) == 1  # those of train and dev, at once
     assert not any(reads)
+    assert tokenized == [CLASSES.sentences] * 2  # those of train, then those of dev
 
 
 def test_frozen_layers_have_no_dropout():

@@ -13,7 +13,7 @@ from tmft.datasets.task_lookup import get_task
 from tmft.losses.multiple_negatives import MultipleNegativesRanking
 from tmft.packing import pack
 from tmft.training.gradient_cache import GradientCache
-from tmft.training.task import Batch, PackedEmbed
+from tmft.training.task import Batch, PackedEmbedder
 
 LINES = [
     "a man plays\tthe man plays guitar\ta dog",
@@ -45,7 +45,7 @@ def test_mini_batches_give_the_gradient_of_the_batch(num_texts, mini_batch_size)
     batch = make_batch(model, num_texts, MultipleNegativesRanking(24, task))
     loss = batch.loss_fn(*model(pack(batch.token_ids)).chunk(num_texts), batch.target)
     expected = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
-    found = backward(GradientCache(PackedEmbed(model), mini_batch_size), batch)
+    found = backward(GradientCache(PackedEmbedder(model), mini_batch_size), batch)
     torch.testing.assert_close(found, loss.detach())
     for weight, gradient in zip(model.parameters(), expected, strict=True):
         if gradient is not None:
@@ -56,7 +56,7 @@ def test_mini_batches_give_the_gradient_of_the_batch(num_texts, mini_batch_size)
 def test_the_gradients_of_the_tasks_before_are_kept():
     model = tiny_model().eval()
     batch = make_batch(model, 2, MultipleNegativesRanking(24, get_task("quora-pairs")))
-    cache = GradientCache(PackedEmbed(model), 2)
+    cache = GradientCache(PackedEmbedder(model), 2)
     backward(cache, batch)
     once = {n: w.grad.clone() for n, w in model.named_parameters() if w.grad is not None}
     backward(cache, batch)
@@ -70,7 +70,7 @@ def test_dropout_is_the_same_in_both_passes_and_other_in_the_next_batch():
     outputs = []
     model.register_forward_hook(lambda module, inputs, output: outputs.append(output.detach()))
     batch = make_batch(model, 2, MultipleNegativesRanking(24, get_task("quora-pairs")))
-    cache = GradientCache(PackedEmbed(model), 2)
+    cache = GradientCache(PackedEmbedder(model), 2)
     torch.manual_seed(0)
     backward(cache, batch)
     first, again = outputs[:3], outputs[3:]
@@ -89,7 +89,7 @@ def test_the_random_state_after_embedding_does_not_depend_on_the_share_of_a_proc
     for share in (slice(None), slice(1), slice(1, 3)):
         model = tiny_model(hidden_dropout_prob=0.3).train()
         batch = make_batch(model, 2, MultipleNegativesRanking(24, get_task("quora-pairs")))
-        cache = GradientCache(PackedEmbed(model), 1)
+        cache = GradientCache(PackedEmbedder(model), 1)
         torch.manual_seed(0)
         mini_batches, seed_after = cache.mini_batches(batch)
         cache.mini_batches = lambda batch, chosen=(mini_batches[share], seed_after): chosen

@@ -5,7 +5,7 @@ import torch
 from conftest import ROOT, SENTENCES, VOCABULARY, tiny_model
 
 from tmft import InputError, SentenceEncoder
-from tmft.embedding.static_embeddings import random_word_vectors, static_encoder, without_special_tokens
+from tmft.evaluation.static_models import random_word_vectors, static_encoder, without_special_tokens
 from tmft.training.model_options import add_projection, apply_training_options
 
 

@@ -21,10 +21,10 @@ from tmft.training.multitask import (
     STOPPING_STRATEGIES,
     TASK_SAMPLING,
     MultiTask,
+    average_scores,
     make_training_tasks,
-    overall,
 )
-from tmft.training.task import EpochSteps, PackedEmbed
+from tmft.training.task import EpochSteps, PackedEmbedder
 
 ONE = ["a man plays", "the cat eats", "music", "two dogs in the park", "a woman", "not a cat"]
 OTHER = ["the man plays guitar", "a dog eats", "guitar music", "a cat", "a man", "two cats eat"]
@@ -99,7 +99,7 @@ def test_every_epoch_has_as_many_steps_and_other_batches_and_a_seed_repeats_them
     ],
 )
 def test_overall_is_that_of_the_report(sst, quora, sts, published):
-    assert overall([("accuracy", sst), ("accuracy", quora), ("pearson", sts)]) == pytest.approx(
+    assert average_scores([("accuracy", sst), ("accuracy", quora), ("pearson", sts)]) == pytest.approx(
         published, abs=1.1e-3
     )
 
@@ -108,8 +108,8 @@ def test_scores_of_several_tasks_are_nested_under_one_overall_score():
     model, tasks = tiny_model(), training_tasks(("sst5", "cs224n-sts"))
     both = MultiTask(tasks)
     both.tokenize(model)
-    output = both.evaluate(PackedEmbed(model), "dev")
-    alone = {name: task.evaluate(PackedEmbed(model), "dev") for name, task in tasks.items()}
+    output = both.evaluate(PackedEmbedder(model), "dev")
+    alone = {name: task.evaluate(PackedEmbedder(model), "dev") for name, task in tasks.items()}
     assert output.metrics["tasks"] == {name: one.metrics for name, one in alone.items()}
     accuracy, r = alone["sst5"].metrics["accuracy"], alone["cs224n-sts"].metrics["pearson"]
     assert output.metrics["overall"] == pytest.approx((accuracy + (1 + r) / 2) / 2)
@@ -291,7 +291,7 @@ def test_rows_that_can_be_learnt_are_read_by_name(course):
     assert set(GRADIENT_SURGERY) == {"none", "log", "pcgrad"} and TASKS["stsb"].tasks_by_name == {
         "": TASKS["stsb"]
     }
-    assert np.isfinite(overall([("f1", 0.5)]))
+    assert np.isfinite(average_scores([("f1", 0.5)]))
 
 
 # -------------------------------------------------------------------------------- what is drawn and handed in

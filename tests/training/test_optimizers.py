@@ -7,7 +7,6 @@ from torch import nn
 
 from tmft.data import Examples
 from tmft.device import PRECISIONS
-from tmft.errors import InputError
 from tmft.losses.cosine import CosineMSE
 from tmft.tasks import TASKS
 from tmft.training.loop import Recipe, fit
@@ -61,13 +60,6 @@ def test_adafactor_learns_and_looks_at_every_row_of_the_table(monkeypatch):
     losses(optimizer="adafactor")
     with pytest.raises(TypeError):
         losses(optimizer="adamw")
-
-
-def test_an_unknown_optimizer_is_one_line():
-    with pytest.raises(
-        InputError, match="optimizer 'adamv': choose one of adamw, adafactor; did you mean adamw"
-    ):
-        Recipe(optimizer="adamv")
 
 
 # ------------------------------------------------------------------------------------ mixed precision

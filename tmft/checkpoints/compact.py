@@ -37,13 +37,13 @@ def pack_weights(weights: dict[str, Tensor], dtype: str) -> dict[str, Tensor]:
             packed[name] = weight.half()
             continue
         group_size = GROUP_SIZE if dtype == "int4" else weight.shape[1]
-        numbers, scales = round_to_scales(weight.float(), group_size, -8 if dtype == "int4" else -127)
+        numbers, scales = quantize_by_group(weight.float(), group_size, -8 if dtype == "int4" else -127)
         packed[f"{name}.scales"] = scales
-        packed[f"{name}.{dtype}"] = pack_pairs(numbers) if dtype == "int4" else numbers
+        packed[f"{name}.{dtype}"] = pack_int4_pairs(numbers) if dtype == "int4" else numbers
     return packed
 
 
-def round_to_scales(weight: Tensor, group_size: int, lowest: int) -> tuple[Tensor, Tensor]:
+def quantize_by_group(weight: Tensor, group_size: int, lowest: int) -> tuple[Tensor, Tensor]:
     """Round a matrix to whole numbers times one scale for each group of columns: return (numbers, scales).
 
     weight: (R, C). The numbers are (R, C) int8, at least `lowest`; the scales are (R, G) float16. The scale
@@ -61,27 +61,27 @@ def round_to_scales(weight: Tensor, group_size: int, lowest: int) -> tuple[Tenso
     highest = 7 if lowest == -8 else 127
     for factor in [factor / bound for bound in (lowest, highest) for factor in SCALE_FACTORS]:
         scale = (extreme * factor).half().float()  # as it is stored
-        numbers = round_to(groups, scale, lowest, highest)
+        numbers = quantize(groups, scale, lowest, highest)
         error = (numbers * scale - groups).square().sum(2, keepdim=True)
         best_scale = torch.where(error < best_error, scale, best_scale)
         best_error = torch.minimum(error, best_error)
-    numbers = round_to(groups, best_scale, lowest, highest).view(R, -1)[:, :C]
+    numbers = quantize(groups, best_scale, lowest, highest).view(R, -1)[:, :C]
     return numbers.to(torch.int8).contiguous(), best_scale.squeeze(2).half()
 
 
-def round_to(groups: Tensor, scale: Tensor, lowest: int, highest: int) -> Tensor:
+def quantize(groups: Tensor, scale: Tensor, lowest: int, highest: int) -> Tensor:
     """Return the whole numbers nearest to groups / scale, from lowest to highest; 0 where the scale is 0."""
     safe_scale = torch.where(scale == 0, 1, scale)
     return (groups / safe_scale).round().clamp(lowest, highest) * (scale != 0)
 
 
-def pack_pairs(numbers: Tensor) -> Tensor:
+def pack_int4_pairs(numbers: Tensor) -> Tensor:
     """Return (R, C / 2) uint8 for numbers from -8 to 7, (R, C) int8."""
     shifted = (numbers + 8).to(torch.uint8)
     return shifted[:, ::2] | shifted[:, 1::2] << 4
 
 
-def unpack(packed: Tensor, scales: Tensor) -> Tensor:
+def dequantize(packed: Tensor, scales: Tensor) -> Tensor:
     """Return a matrix, (R, C) float32, from the tensors NAME.int4 or NAME.int8, and NAME.scales.
 
     Raises ValueError if the shapes or dtypes do not fit together.
@@ -128,4 +128,4 @@ class CompactFile:
             return self.file.get_tensor(name).float()
         if f"{name}.scales" not in self.stored_names:
             raise ValueError(f"{name}.scales is missing")
-        return unpack(self.file.get_tensor(packed), self.file.get_tensor(f"{name}.scales"))
+        return dequantize(self.file.get_tensor(packed), self.file.get_tensor(f"{name}.scales"))

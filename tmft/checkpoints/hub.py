@@ -70,7 +70,7 @@ class HubRepository:
         )
 
         try:
-            with quiet_hub():
+            with silence_hub():
                 offline = bool(self.problem)
                 path = hf_hub_download(
                     self.repository, name, revision=self.revision, local_files_only=offline
@@ -117,7 +117,7 @@ def is_offline() -> bool:
 
 
 @contextmanager
-def quiet_hub() -> Iterator[None]:
+def silence_hub() -> Iterator[None]:
     """Silence the lines that huggingface-hub prints for each attempt; the last error is raised anyway."""
     from huggingface_hub.utils import logging as hub_logging
 

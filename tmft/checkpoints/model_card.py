@@ -15,7 +15,7 @@ PLACEHOLDER_PATH = "path/to/this/folder"
 MAX_NOTE_LENGTH = 1000  # characters of a compatibility note; longer ones are shortened
 
 
-def model_card(title: str, text: str, **front_matter: Any) -> str:
+def format_model_card(title: str, text: str, **front_matter: Any) -> str:
     """Return a model card in Markdown: metadata, a title and a text.
 
     title: plain text, which is escaped. text: Markdown. front_matter: the metadata that the hub reads, with
@@ -73,7 +73,7 @@ class UsageInfo:
     graph_file: str = ""
 
 
-def sentence_card(
+def format_sentence_model_card(
     source: str,
     num_layers: int,
     is_truncated: bool,
@@ -113,7 +113,7 @@ def sentence_card(
         snippet = graph_snippet(name, max_length, usage.graph_file)
     else:
         snippet = sentence_transformers_snippet(name)
-    return model_card(
+    return format_model_card(
         title,
         f"""
 Hidden state {layer_mix}, pooling {pooling!r}, {dimensions} dimensions, at most {max_length} tokens.

@@ -24,8 +24,8 @@ from tmft.checkpoints.st_folder import (
     STATIC_EMBEDDING,
     WORD_WEIGHTS,
     ModelSettings,
-    Module,
     ModuleEntry,
+    SavedModule,
     merge_settings,
     parse_modules,
     parse_pooling_config,
@@ -130,7 +130,7 @@ class ModelFolder:
         if name not in self.states:
             if self.repository is not None:
                 self.repository.fetch(name)
-            self.states[name] = file_state(path)
+            self.states[name] = read_file_state(path)
         return path if self.states[name] is not None else None
 
     def read_json(self, name: str, kind: type[Any] = dict) -> Any:
@@ -282,7 +282,7 @@ class ModelFolder:
         ]
         return settings
 
-    def read_module(self, module: ModuleEntry) -> Module:
+    def read_module(self, module: ModuleEntry) -> SavedModule:
         """Read a module after the pooling. Raises InputError if tmft cannot run it or a file is damaged."""
         kind, path = module.kind, self.path / module.subfolder
         unsupported = ""
@@ -300,9 +300,9 @@ class ModelFolder:
                 "pooling",
             )
         if kind == "Normalize":
-            return Module(kind, folder=str(path))
+            return SavedModule(kind, folder=str(path))
         files = self.open_weights(module.subfolder)
-        return Module(kind, config, files.read_tensors(files.names), str(path))
+        return SavedModule(kind, config, files.read_tensors(files.names), str(path))
 
     def read_word_weights(self, subfolder: str) -> Tensor:
         """Return the weights of a WordWeights: (V,) float32, in the order of the token ids."""
@@ -365,10 +365,10 @@ class ModelFolder:
 
     def is_unchanged(self) -> bool:
         """Return whether every file that was looked for is still as it was: the parts belong together."""
-        return all(file_state(self.path / name) == state for name, state in self.states.items())
+        return all(read_file_state(self.path / name) == state for name, state in self.states.items())
 
 
-def file_state(path: Path) -> FileState | None:
+def read_file_state(path: Path) -> FileState | None:
     """Return the state of a regular file; None if there is none at this path.
 
     Raises InputError if a folder on the way may not be entered: the file may well be there.

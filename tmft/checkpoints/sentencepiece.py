@@ -196,7 +196,9 @@ def build_unigram_tokenizer(
     return backend
 
 
-def map_normalizer(character_map: bytes, config: TokenizerConfig) -> normalizers.Normalizer | None:
+def make_character_map_normalizer(
+    character_map: bytes, config: TokenizerConfig
+) -> normalizers.Normalizer | None:
     """Return the normalizer of T5, XLM-RoBERTa and CamemBERT: the character map of the file, if any.
 
     character_map: its bytes in the file; b"" if there is none.
@@ -204,7 +206,7 @@ def map_normalizer(character_map: bytes, config: TokenizerConfig) -> normalizers
     return normalizers.Precompiled(character_map) if character_map else None
 
 
-def albert_normalizer(character_map: bytes, config: TokenizerConfig) -> normalizers.Normalizer:
+def make_albert_normalizer(character_map: bytes, config: TokenizerConfig) -> normalizers.Normalizer:
     """Return ALBERT's normalizer: quotation marks, accents and case, then the character map of the file.
 
     Accents are removed unless tokenizer_config.json has keep_accents, and text is lower-cased unless it has
@@ -229,7 +231,9 @@ def unigram_tokenizer_from_spm(
     config: TokenizerConfig,
     name: str,
     assign_ids: Callable[[SentencePieceModel, TokenizerConfig], tuple[list[tuple[str, float]], int]],
-    normalizer: Callable[[bytes, TokenizerConfig], normalizers.Normalizer | None] = map_normalizer,
+    normalizer: Callable[
+        [bytes, TokenizerConfig], normalizers.Normalizer | None
+    ] = make_character_map_normalizer,
 ) -> tokenizers.Tokenizer:
     """Return a tokenizer built from a file of SentencePiece, without a template.
 
@@ -296,12 +300,14 @@ def t5_tokenizer_from_spm(folder: Path, config: TokenizerConfig) -> tokenizers.T
     return backend
 
 
-def albert_ids(model: SentencePieceModel, config: TokenizerConfig) -> tuple[list[tuple[str, float]], int]:
+def assign_albert_ids(
+    model: SentencePieceModel, config: TokenizerConfig
+) -> tuple[list[tuple[str, float]], int]:
     """Return ALBERT's pieces and the id of its unknown token: both are those of the file."""
     return model.pieces, model.unk_id
 
 
-def xlm_roberta_ids(
+def assign_xlm_roberta_ids(
     model: SentencePieceModel, config: TokenizerConfig
 ) -> tuple[list[tuple[str, float]], int]:
     """Return XLM-RoBERTa's pieces and the id of its unknown token.
@@ -315,7 +321,9 @@ def xlm_roberta_ids(
     return [*special, *model.pieces[3:], (config.special_tokens.get("mask_token", "<mask>"), 0.0)], 3
 
 
-def camembert_ids(model: SentencePieceModel, config: TokenizerConfig) -> tuple[list[tuple[str, float]], int]:
+def assign_camembert_ids(
+    model: SentencePieceModel, config: TokenizerConfig
+) -> tuple[list[tuple[str, float]], int]:
     """Return CamemBERT's pieces and the id of its unknown token.
 
     Five special tokens come first, three of which are never used, in place of the <unk> of the file; <mask>

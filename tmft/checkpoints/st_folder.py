@@ -36,7 +36,7 @@ SIMILARITY_FN_NAMES = ("cosine", "dot", "euclidean", "manhattan")  # as in Sente
 
 
 @dataclass
-class Module:
+class SavedModule:
     """A module as it is stored in a folder: usually one after the pooling, or the WordWeights before it.
 
     kind: the name of its class, one of HEAD_MODULES or WORD_WEIGHTS.
@@ -79,7 +79,7 @@ class ModelSettings:
     layer_mix: str | None = None
     token_weights: str | None = None
     word_weights: Tensor | None = None
-    modules: list[Module] = field(default_factory=list)
+    modules: list[SavedModule] = field(default_factory=list)
 
     @property
     def tmft_only(self) -> dict[str, str | dict[str, str]]:
@@ -362,7 +362,7 @@ def pooling_config(pooling: str, hidden_size: int) -> dict[str, Any]:
     return config
 
 
-def word_weights_module(weights: Tensor, vocabulary: list[str]) -> Module:
+def word_weights_module(weights: Tensor, vocabulary: list[str]) -> SavedModule:
     """Return a WordWeights module, ready to be written.
 
     weights: (V,) or longer, a weight for each token. vocabulary: the V tokens. Both are in the order of the
@@ -371,4 +371,4 @@ def word_weights_module(weights: Tensor, vocabulary: list[str]) -> Module:
     values = weights[: len(vocabulary)]
     word_weights = dict(zip(vocabulary, values.tolist(), strict=True))
     config = {"vocab": vocabulary, "word_weights": word_weights}
-    return Module(WORD_WEIGHTS, config, {"emb_layer.weight": values[:, None].clone()})
+    return SavedModule(WORD_WEIGHTS, config, {"emb_layer.weight": values[:, None].clone()})

@@ -66,7 +66,7 @@ def parse_tokenizer_config(content: dict[str, Any], model_config: dict[str, Any]
     decoder = content.get("added_tokens_decoder")
     is_complete = isinstance(decoder, dict)
     entries = decoder.items() if isinstance(decoder, dict) else ()
-    by_id = {int(id): read_token(dict(value), special=False) for id, value in entries}
+    by_id = {int(id): parse_token(dict(value), special=False) for id, value in entries}
     return TokenizerConfig(
         content,
         parse_special_tokens(content, {}),
@@ -84,14 +84,14 @@ def parse_special_tokens(
 
     before: those of the file that was read before; the content replaces the tokens that it names.
     """
-    tokens = before | {key: read_token(content[key]) for key in TOKEN_KEYS if key in content}
+    tokens = before | {key: parse_token(content[key]) for key in TOKEN_KEYS if key in content}
     return {key: token for key in TOKEN_KEYS if (token := tokens.get(key)) is not None}
 
 
 def parse_added_tokens(content: dict[str, Any], special_tokens: Container[str]) -> list[AddedToken]:
     """Return the tokens of an added_tokens.json, {token: id}, in the order of their ids."""
     for token, id in content.items():
-        if type(id) is not int or read_token(token) is None:
+        if type(id) is not int or parse_token(token) is None:
             raise ValueError(f"{short_repr({token: id})} is no token with its id")
     return [
         AddedToken(token, special=token in special_tokens, normalized=token not in special_tokens)
@@ -99,7 +99,7 @@ def parse_added_tokens(content: dict[str, Any], special_tokens: Container[str]) 
     ]
 
 
-def read_token(value: object, special: bool = True) -> str | AddedToken | None:
+def parse_token(value: object, special: bool = True) -> str | AddedToken | None:
     """Return a special token as a file states it: a text, or an object with the text and its options.
 
     special: the default of its option special. Returns None if the value is null or an empty text.

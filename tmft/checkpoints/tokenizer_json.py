@@ -19,7 +19,7 @@ from tmft.checkpoints.sentencepiece import (
     MAX_PIECE_LENGTH,
     build_unigram_tokenizer,
     check_character_map,
-    map_normalizer,
+    make_character_map_normalizer,
 )
 from tmft.checkpoints.tokenizer_config import TokenizerConfig
 from tmft.errors import short_repr
@@ -35,11 +35,11 @@ def read_tokenizer_json(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any
     """Return the tokenizer in a tokenizer.json, and the parsed content of the file."""
     text = path.read_text(encoding="utf-8")
     content = dict(json.loads(text))
-    check_content(content)
+    check_tokenizer_content(content)
     return tokenizers.Tokenizer.from_str(text), content
 
 
-def check_content(content: dict[str, Any]) -> None:
+def check_tokenizer_content(content: dict[str, Any]) -> None:
     """Raise ValueError if the content of a tokenizer.json could make the library crash or hang."""
     if problem := next(find_problems(content), ""):
         raise ValueError(problem)
@@ -161,7 +161,9 @@ def unigram_tokenizer_from_json(
     backend: tokenizers.Tokenizer,
     content: dict[str, Any],
     config: TokenizerConfig,
-    normalizer: Callable[[bytes, TokenizerConfig], normalizers.Normalizer | None] = map_normalizer,
+    normalizer: Callable[
+        [bytes, TokenizerConfig], normalizers.Normalizer | None
+    ] = make_character_map_normalizer,
 ) -> tokenizers.Tokenizer:
     """Return a tokenizer built from the vocabulary and the character map of a tokenizer.json.
 

@@ -16,16 +16,16 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from tmft.checkpoints.sentencepiece import (
-    albert_ids,
-    albert_normalizer,
-    camembert_ids,
+    assign_albert_ids,
+    assign_camembert_ids,
+    assign_xlm_roberta_ids,
     deberta_tokenizer_from_spm,
+    make_albert_normalizer,
     t5_tokenizer_from_spm,
     unigram_tokenizer_from_spm,
-    xlm_roberta_ids,
 )
 from tmft.checkpoints.tokenizer_config import TokenizerConfig
-from tmft.checkpoints.tokenizer_json import check_content, iter_objects, unigram_tokenizer_from_json
+from tmft.checkpoints.tokenizer_json import check_tokenizer_content, iter_objects, unigram_tokenizer_from_json
 from tmft.io.files import read_json
 from tmft.models.registry import FAMILIES
 
@@ -223,7 +223,7 @@ def read_byte_pairs(
                 first, second = line.split(" ")  # the two parts of a token
                 merges.append((first, second))
     vocabulary = read_json(folder / "vocab.json")
-    check_content({"model": {"vocab": vocabulary}})
+    check_tokenizer_content({"model": {"vocab": vocabulary}})
     backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges))
     set_pre_tokenizer(backend, config)
     return backend
@@ -399,10 +399,10 @@ TOKENIZER_KINDS = {
         read=partial(
             unigram_tokenizer_from_spm,
             name="spiece.model",
-            assign_ids=albert_ids,
-            normalizer=albert_normalizer,
+            assign_ids=assign_albert_ids,
+            normalizer=make_albert_normalizer,
         ),
-        rebuild=partial(unigram_tokenizer_from_json, normalizer=albert_normalizer),
+        rebuild=partial(unigram_tokenizer_from_json, normalizer=make_albert_normalizer),
         model=models.Unigram,
         transformers_classes=("AlbertTokenizer",),
         saved_class="AlbertTokenizer",
@@ -413,7 +413,9 @@ TOKENIZER_KINDS = {
         template=BOS_EOS,
         pair_template=BOS_EOS_PAIR,
         vocabulary_files=("sentencepiece.bpe.model",),
-        read=partial(unigram_tokenizer_from_spm, name="sentencepiece.bpe.model", assign_ids=xlm_roberta_ids),
+        read=partial(
+            unigram_tokenizer_from_spm, name="sentencepiece.bpe.model", assign_ids=assign_xlm_roberta_ids
+        ),
         rebuild=unigram_tokenizer_from_json,
         model=models.Unigram,
         transformers_classes=("XLMRobertaTokenizer",),
@@ -426,7 +428,9 @@ TOKENIZER_KINDS = {
         lstrip_tokens=("mask_token",),
         added_special_tokens=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
         vocabulary_files=("sentencepiece.bpe.model",),
-        read=partial(unigram_tokenizer_from_spm, name="sentencepiece.bpe.model", assign_ids=camembert_ids),
+        read=partial(
+            unigram_tokenizer_from_spm, name="sentencepiece.bpe.model", assign_ids=assign_camembert_ids
+        ),
         rebuild=unigram_tokenizer_from_json,
         model=models.Unigram,
         transformers_classes=("CamembertTokenizer",),
@@ -541,7 +545,7 @@ def post_processor_from_settings(
     return post_processor_from_ids(backend, added_ids("bos_token"), added_ids("eos_token"))
 
 
-def name_special_tokens(
+def register_special_tokens(
     backend: tokenizers.Tokenizer, kind: TokenizerKind, config: TokenizerConfig, is_static: bool
 ) -> dict[str, str]:
     """Return the special tokens as {name: text}, and add them to backend, so that it finds them in texts.

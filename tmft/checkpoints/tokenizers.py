@@ -45,9 +45,9 @@ from tmft.checkpoints.tokenizer_kinds import (
     choose_kind,
     infer_kind,
     kinds_of_files,
-    name_special_tokens,
     post_processor_from_ids,
     post_processor_from_settings,
+    register_special_tokens,
 )
 from tmft.errors import InputError
 from tmft.io.files import reading
@@ -232,7 +232,7 @@ def load_tokenizer(
             backend, kind, is_rebuilt = read_json_backend(path / "tokenizer.json", config, is_static)
         else:
             (backend, kind), is_rebuilt = read_vocabulary_files(path, kinds, config), True
-        special_tokens = name_special_tokens(backend, kind, config, is_static)
+        special_tokens = register_special_tokens(backend, kind, config, is_static)
         missing = [name for name in kind.required_tokens if name not in special_tokens]
         if missing and not is_static:
             text = config.special_tokens.get(missing[0]) or kind.special_tokens[missing[0]]

@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> None:
     check_writable(args.out)  # before another name is made of this one
     check_writable(args.out, metadata_path(args.out), inputs=[args.file, args.model, args.static_from])
     processes = init_distributed(args.device)
-    model = load_model(args).to(processes.device)
+    model = load_model(args, device=processes.device)
     start = time.perf_counter()
     count, num_resumed = encode_file(
         model, args.file, args.out, processes, args.column, args.keep_columns, args.embedding_precision

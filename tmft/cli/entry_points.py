@@ -12,7 +12,9 @@ from tmft.cli.parser import run_command
 from tmft.errors import InputError, did_you_mean
 
 SCRIPTS = ("train", "evaluate", "cka")  # in the root of a checkout; in an installation in tmft.commands
-COMMANDS = (*SCRIPTS, "encode", "search", "export", "student", "report", "recommend", "grid", "probe", "data")
+COMMANDS = (
+    *SCRIPTS, *"encode search serve export student report recommend grid probe data completion".split()
+)  # fmt: skip
 
 
 def main() -> None:
@@ -28,7 +30,7 @@ def dispatch() -> None:
     name, *argv = sys.argv[1:] or ["--help"]
     sys.argv[0] = "tmft"  # the name that usage and error messages begin with
     if name in ("-h", "--help"):
-        print(overview())
+        print(format_help())
         return
     if name == "--version":
         print(version_text())
@@ -52,7 +54,7 @@ def module_name(command: str) -> str:
     return command
 
 
-def overview() -> str:
+def format_help() -> str:
     """Return the text of --help: the name of each command and the first line of its docstring.
 
     The docstrings are read from the source files, because importing all commands would take long.

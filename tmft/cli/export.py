@@ -33,13 +33,13 @@ from tmft.cli.options import (
     tasks_from_args,
 )
 from tmft.cli.parser import CommandLineParser
-from tmft.cli.run_result import load_run_result
 from tmft.datasets.task_lookup import read_split
 from tmft.errors import InputError
 from tmft.evaluation.evaluators import EVALUATORS
 from tmft.formatting import percent
 from tmft.io.atomic import check_output_folder
 from tmft.io.text import read_lines
+from tmft.runs.fine_tuned_run import FineTunedRun
 from tmft.runs.run_result import card_data_from_result
 from tmft.runs.sweeps import layer_curve
 from tmft.serving.export import DTYPES, FORMATS, QUANTIZED_DTYPES, export, folder_size
@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     check_output_folder(args.folder, is_new=True)
     calibration_lines = read_calibration_lines(args.calibration_lines) if args.calibration_lines else []
-    result = load_run_result(args.model)
+    result = FineTunedRun(args.model).result
     name, task = only_similarity_task(tasks_from_args(args, ["sample"]))
     read = cache(partial(read_split, task))
     sentences = read(args.split).sentences

@@ -14,17 +14,17 @@ from pathlib import Path
 from tmft.cli.options import (
     add_model_options,
     add_task_options,
-    load_plain_model,
+    load_mean_pooling_model,
     tasks_from_args,
 )
 from tmft.cli.parser import CommandLineParser
 from tmft.cli.report import print_page
-from tmft.cli.run_result import load_run_result
 from tmft.datasets.task_lookup import read_sentences, read_split
 from tmft.errors import InputError
 from tmft.evaluation.grid import run_grid
 from tmft.io.atomic import check_output_folder
 from tmft.reports.grid_page import write_grid_page
+from tmft.runs.fine_tuned_run import FineTunedRun
 
 DEFAULT_TASKS = ["sts", "clustering", "classification"]
 
@@ -33,14 +33,14 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     out = args.out or Path("runs") / f"grid-{Path(args.model).name}"
     check_output_folder(out, [args.model, args.data, args.data_root])
-    tasks = tasks_from_args(args, DEFAULT_TASKS, load_run_result(args.model))
+    tasks = tasks_from_args(args, DEFAULT_TASKS, FineTunedRun(args.model))
     readers = {name: cache(partial(read_split, task)) for name, task in tasks.items()}
     for read in readers.values():
         read("test")  # so that missing or damaged data is reported before a model is loaded
     if heads := [name for name, task in tasks.items() if task.objective == "softmax"]:
         raise InputError(f"task {heads[0]}: it needs a trained head, remove it", "task")
     sentences = read_sentences(args.text) if args.text else []
-    results = run_grid(load_plain_model(args), tasks, readers, sentences)
+    results = run_grid(load_mean_pooling_model(args), tasks, readers, sentences)
     print_page(write_grid_page(results, args.model, out))
 
 

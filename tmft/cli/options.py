@@ -8,13 +8,11 @@ import math
 from argparse import Namespace, _ArgumentGroup
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from tmft.checkpoints.weights import DTYPES
 from tmft.cli.parser import CommandLineParser
-from tmft.cli.run_result import run_tasks
 from tmft.data import SPLITS
 from tmft.datasets.task_lookup import expand_groups, get_task, read_sentences
 from tmft.device import choose_device
@@ -22,8 +20,10 @@ from tmft.embedding.postprocessing import POSTPROCESSING, check_postprocessing
 from tmft.embedding.prompts import PROMPTS, parse_prompt
 from tmft.embedding.token_weights import TOKEN_WEIGHTS, check_token_weights
 from tmft.errors import InputError, check_choice
-from tmft.evaluation.training_free import TrainingFreeConfig, static_model_from_text
+from tmft.evaluation.static_models import static_model_from_text
+from tmft.evaluation.training_free import TrainingFreeConfig
 from tmft.pooling import POOLINGS
+from tmft.runs.fine_tuned_run import FineTunedRun
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.quantization import ENCODE_PRECISIONS, set_encode_precision
 from tmft.tasks import GROUPS, TASKS, Task
@@ -134,11 +134,13 @@ def add_embedding_options(p: CommandLineParser, precision: bool = True) -> None:
 # fmt: on
 
 
-def load_model(args: Namespace, dtype: str | None = None) -> SentenceEncoder:
+def load_model(
+    args: Namespace, dtype: str | None = None, device: torch.device | None = None
+) -> SentenceEncoder:
     """Return the model that the options of add_model_options and add_embedding_options describe.
 
-    It is on the device of --device. With --static-from it is a static model. dtype: how the weights are
-    loaded; None: as --dtype and --precision say.
+    With --static-from it is a static model. dtype: how the weights are loaded; None: as --dtype and
+    --precision say. device: the one of this process, if there are several; None: the device of --device.
     """
     torch.manual_seed(0)  # for --init random
     layer = None if args.layer == "all" else args.layer  # evaluate.py scores all hidden states of all layers
@@ -147,7 +149,7 @@ def load_model(args: Namespace, dtype: str | None = None) -> SentenceEncoder:
     model = SentenceEncoder.from_pretrained(
         args.model, layer, args.pooling, args.max_length, init, dtype=dtype
     )
-    model = model.to(choose_device(args.device))
+    model = model.to(device or choose_device(args.device))
     if precision == "int8" or model.dtype == torch.bfloat16:  # bf16 warns if the CPU is slow in it
         set_encode_precision(model, precision or "bf16")
     if args.prompt or args.prompt_name:
@@ -164,7 +166,7 @@ def load_model(args: Namespace, dtype: str | None = None) -> SentenceEncoder:
     return static_model_from_text(model, read_sentences(args.static_from)) if args.static_from else model
 
 
-def load_plain_model(args: Namespace) -> SentenceEncoder:
+def load_mean_pooling_model(args: Namespace) -> SentenceEncoder:
     """Return the model of add_model_options with mean pooling, without the prompt saved with the model.
 
     A mean of several hidden states that was saved with the model is ignored, too.
@@ -205,15 +207,15 @@ def describe_tasks() -> str:
 
 
 def tasks_from_args(
-    args: Namespace, default: Sequence[str], result: dict[str, Any] | None = None
+    args: Namespace, default: Sequence[str], run: FineTunedRun | None = None
 ) -> dict[str, Task]:
     """Return {name: Task} for the tasks chosen by --task and --data.
 
-    If neither is given, they are the tasks recorded in `result`, the result.json of a run, or else those
-    named in `default`. With --data alone, the files of its folder are scored as the task named in `default`.
+    If neither is given, they are the tasks that `run` was trained on, or else those named in `default`. With
+    --data alone, the files of its folder are scored as the task named in `default`.
     """
-    if result and args.task is None and args.data is None:
-        return tasks_of_run(args, result)
+    if run and run.task_settings and args.task is None and args.data is None:
+        return run.tasks(args.data_root, args.score_range)
     names = expand_groups(args.task or default)
     if args.data is not None and len(names) > 1:
         raise InputError("--data has the files of one task: give one --task, or use --data-root instead")
@@ -232,21 +234,6 @@ def only_similarity_task(tasks: dict[str, Task]) -> tuple[str, Task]:
 def has_similarity_scores(task: Task) -> bool:
     """Return whether the labels of a task are similarity scores of pairs, not classes or clusters."""
     return task.task_type == "similarity" and not task.classes
-
-
-def tasks_of_run(args: Namespace, result: dict[str, Any]) -> dict[str, Task]:
-    """Return {name: Task} for the tasks of a run, with its objective, metric, hyperparameters and data.
-
-    --data-root and --score-range replace those of the run.
-    """
-    arguments = result.get("arguments", {})
-    data_root = args.data_root or arguments.get("data_root")
-    score_range = args.score_range or arguments.get("score_range")
-    tasks = {}
-    for name, task in run_tasks(result).items():
-        settings = task["objective"], task["metric"], task.get("objective_args")
-        tasks[name] = get_task(name, arguments.get("data"), data_root, score_range, *settings)
-    return tasks
 
 
 # ------------------------------------------------------------------------------------------- without training

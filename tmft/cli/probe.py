@@ -11,7 +11,7 @@ of the sentences and scored on the rest.
 from argparse import Namespace
 from pathlib import Path
 
-from tmft.cli.options import add_model_options, load_plain_model
+from tmft.cli.options import add_model_options, load_mean_pooling_model
 from tmft.cli.parser import CommandLineParser
 from tmft.datasets.task_lookup import read_sentences
 from tmft.evaluation.probes import load_generator, probe_layers
@@ -20,7 +20,7 @@ from tmft.formatting import percent, text_table
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    model, sentences = load_plain_model(args), read_sentences(args.file)
+    model, sentences = load_mean_pooling_model(args), read_sentences(args.file)
     generator = load_generator(args.generator, model) if args.generator else None
     print(f"{args.model}: {len(sentences)} sentences of {args.file}, every fifth for testing", flush=True)
     probes = probe_layers(model, sentences, generator)

@@ -13,22 +13,22 @@ from pathlib import Path
 from tmft.cli.options import (
     add_model_options,
     add_task_options,
-    load_plain_model,
+    load_mean_pooling_model,
     only_similarity_task,
     tasks_from_args,
 )
 from tmft.cli.parser import CommandLineParser
-from tmft.cli.run_result import load_run_result
 from tmft.datasets.task_lookup import read_sentences, read_split
 from tmft.evaluation.recommend import recommend, score_variants
 from tmft.formatting import text_table
+from tmft.runs.fine_tuned_run import FineTunedRun
 
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    name, task = only_similarity_task(tasks_from_args(args, ["stsb"], load_run_result(args.model)))
+    name, task = only_similarity_task(tasks_from_args(args, ["stsb"], FineTunedRun(args.model)))
     sentences, pairs = read_sentences(args.file), read_split(task, "dev")
-    model = load_plain_model(args)
+    model = load_mean_pooling_model(args)
     print(
         f"{args.model}: {len(sentences)} sentences of {args.file}, scored on {len(pairs)} pairs of {name} dev"
     )

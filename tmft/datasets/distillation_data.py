@@ -58,7 +58,7 @@ def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) 
         del lines  # they are read again: two copies of much text are large
     is_complete = is_file(folder / "about.json")  # which is written last
     if is_complete:
-        check_digests(folder)
+        check_teacher_digests(folder)
     lines = read_kept_lines(folder)
     dev_size = min(MAX_DEV_LINES, math.ceil(len(lines) / 100)) if evaluates_on_text(task) else 0
     if len(lines) < 2 + 2 * dev_size:
@@ -91,7 +91,7 @@ def embed_with_teacher(teacher: str, paths: list[Path], folder: Path, num_lines:
     write_file(folder / "about.json", json.dumps(about, indent=2) + "\n")
 
 
-def check_digests(folder: Path) -> None:
+def check_teacher_digests(folder: Path) -> None:
     """Raise InputError if text.txt or vectors.npy are not those that embed_with_teacher wrote."""
     with reading(folder, REMEDY):
         digests = json.loads((folder / "about.json").read_text(encoding="utf-8"))["digests"]

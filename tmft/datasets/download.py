@@ -36,7 +36,7 @@ def download_dataset(name: str, source: str | None = None, root: Path = DATA_FOL
     format.
     """
     release = RELEASES[name]
-    check_target(root / name, source)
+    check_download_folder(root / name, source)
     urls = release.urls if source is None else (source,) if "://" in source else ()
     if source is None and not urls:
         raise InputError(
@@ -68,7 +68,7 @@ def download_dataset(name: str, source: str | None = None, root: Path = DATA_FOL
         return f"wrote {root / name / 'sentences.txt'} ({count} distinct sentences)"
 
 
-def check_target(folder: Path, source: str | None) -> None:
+def check_download_folder(folder: Path, source: str | None) -> None:
     """Raise InputError if the folder of a data set, which is replaced, is none or holds the release."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         kind = "a symbolic link" if folder.is_symlink() else "no folder"

@@ -99,7 +99,7 @@ def convert_tables(
     if fractions is not None:
         [undivided] = splits.values()
         splits_as_read = {"all": undivided}
-        divided = divide(undivided.rows, columns, fractions, seed)
+        divided = divide_into_splits(undivided.rows, columns, fractions, seed)
         splits = {name: Split(rows) for name, rows in divided.items()}
     else:
         splits_as_read = splits = {name: splits[name] for name in SPLITS if name in splits}
@@ -239,7 +239,7 @@ def format_score(cell: str, location: str, decimal: str) -> str:
     raise InputError(f"score {cell!r} is not a number ({location}): {remedy}", "decimal")
 
 
-def divide(
+def divide_into_splits(
     rows: list[Row], columns: Iterable[str], fractions: tuple[float, float, float], seed: int
 ) -> dict[str, list[Row]]:
     """Divide rows at random: return {split: rows} for the fractions above 0, each in their order.
@@ -280,7 +280,7 @@ def make_text_key(row: Row, columns: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(texts) if set(PAIR_COLUMNS) <= set(columns) else texts)
 
 
-def item_name(columns: Iterable[str]) -> str:
+def choose_example_noun(columns: Iterable[str]) -> str:
     """Return what an example with these columns is called: "text", "pair" or "triplet"."""
     return {1: "text", 2: "pair", 3: "triplet"}[sum(name not in LABELS for name in columns)]
 
@@ -292,7 +292,7 @@ def values_by_column(rows: list[Row], columns: Iterable[str]) -> dict[str, tuple
 
 def describe_split(name: str, rows: list[Row], columns: dict[str, str]) -> str:
     """Return a line with the number of examples of a split, the range of its scores and its classes."""
-    parts = [f"{len(rows)} {item_name(columns)}s"]
+    parts = [f"{len(rows)} {choose_example_noun(columns)}s"]
     values = values_by_column(rows, columns)
     if "score" in values:
         scores = [float(score) for score in values["score"]]
@@ -318,7 +318,9 @@ def describe_repetitions(splits: dict[str, list[Row]], columns: dict[str, str]) 
             labels.setdefault(key, set()).add(label)
         if repeated := len(rows) - len(labels):
             other = f", {contradictions} of them with another label" if contradictions else ""
-            result.append(f"note {name}: {repeated} {item_name(columns)}s repeat an earlier one{other}")
+            result.append(
+                f"note {name}: {repeated} {choose_example_noun(columns)}s repeat an earlier one{other}"
+            )
     texts = {
         name: {text for row in rows for text in normalize_texts(row, columns)}
         for name, rows in splits.items()
@@ -330,7 +332,7 @@ def describe_repetitions(splits: dict[str, list[Row]], columns: dict[str, str]) 
         if leaks or shared:
             result.append(
                 f"note {second}: also in {first} are {leaks} of its {len(splits[second])} "
-                f"{item_name(columns)}s, and {shared} of its {len(texts[second])} distinct texts"
+                f"{choose_example_noun(columns)}s, and {shared} of its {len(texts[second])} distinct texts"
             )
     return result
 

@@ -68,10 +68,10 @@ def read_files(path: Path, files: Mapping[str, Sequence[ReleaseFile]]) -> dict[s
     for key, choices in files.items():
         name, _, label = key.partition("=")
         if len(files) == 1 and is_file(path):
-            rows = read_rows(path, choices[0])
+            rows = read_release_file(path, choices[0])
         else:
             file = first_existing(path, choices)
-            rows = read_rows(path / file.name, file)
+            rows = read_release_file(path / file.name, file)
         result.setdefault(name, []).extend((label, *row) if label else row for row in rows)
     return result
 
@@ -85,7 +85,7 @@ def first_existing(folder: Path, files: Sequence[ReleaseFile]) -> ReleaseFile:
     raise InputError(f"no {files[0].name} in {folder}: name the folder of the release, with {names}")
 
 
-def read_rows(path: Path, file: ReleaseFile, known_sha256: Mapping[str, str] = SHA256) -> list[Row]:
+def read_release_file(path: Path, file: ReleaseFile, known_sha256: Mapping[str, str] = SHA256) -> list[Row]:
     """Return the rows of a file, which is at `path` whatever file.name says."""
     text = read_text(path, file.encoding, known_sha256)
     if isinstance(file.columns, str):

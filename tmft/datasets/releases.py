@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from tmft.data import SPLITS
-from tmft.datasets.readers import ReleaseFile, Row, join_lines, read_files, read_rows
+from tmft.datasets.readers import ReleaseFile, Row, join_lines, read_files, read_release_file
 from tmft.errors import InputError
 from tmft.io.files import is_file, is_folder, matching_paths
 from tmft.io.text import read_lines
@@ -75,7 +75,7 @@ def read_release(release: Release, path: Path) -> Splits | Iterable[str]:
     table = release.table
     if table and is_file(table_path := path / table.name if is_folder(path) else path):
         splits: Splits = {split: [] for split in release.table_splits.values()}
-        for number, (word, *row) in enumerate(read_rows(table_path, table), start=2):
+        for number, (word, *row) in enumerate(read_release_file(table_path, table), start=2):
             if word not in release.table_splits:
                 raise InputError(f"no split {word!r} ({table_path}, line {number}): download it again")
             splits[release.table_splits[word]].append(tuple(row))
@@ -185,7 +185,7 @@ def read_cs224n(folder: Path, prefix: str, label: str, num_texts: int = 2) -> Sp
             labels = () if split == "unlabelled" else (label,)
             columns = (*labels, *texts, "id")
             file = ReleaseFile(path.name, columns, quotes=True, skip_incomplete=True, unnamed_index=True)
-            rows = read_rows(path, file, known_sha256={})  # one is named as another of STS benchmark
+            rows = read_release_file(path, file, known_sha256={})  # one is named as another of STS benchmark
             splits[split] = [(without_decimals(row[0]), *row[1:]) for row in rows] if labels else rows
     if "dev" not in splits:
         raise InputError(f"{folder} has no {prefix}-dev.csv: name the folder with the files of the course")
@@ -237,7 +237,7 @@ def read_glue(folder: Path) -> Splits:
     for name, (subfolder, dev_file, columns) in GLUE_SETS.items():
         if is_folder(folder / subfolder):
             train, test = (
-                [row for row in read_rows(folder / subfolder / file.name, file) if row[0] != "-"]
+                [row for row in read_release_file(folder / subfolder / file.name, file) if row[0] != "-"]
                 for file in (
                     ReleaseFile(f"{split}.tsv", columns, skip_incomplete=True)
                     for split in ("train", dev_file)
@@ -265,7 +265,7 @@ def read_triplets(path: Path) -> Splits:
     premise. If a premise has fewer contradictions than entailments, they are used again in rotation.
     """
     if path.suffix == ".csv":
-        rows = read_rows(path, SIMCSE_TABLE)
+        rows = read_release_file(path, SIMCSE_TABLE)
         for number, row in enumerate(rows, start=2):
             if not all(text.strip() for text in row):
                 raise InputError(f"no three texts ({path}, row {number}): download it again")
@@ -274,7 +274,7 @@ def read_triplets(path: Path) -> Splits:
     triplets: list[Row] = []
     for file in matching_paths(path, "*.tsv") if is_folder(path) else [path]:
         hypotheses: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-        for premise, hypothesis, label in read_rows(file, NLI_TABLE):
+        for premise, hypothesis, label in read_release_file(file, NLI_TABLE):
             hypotheses[premise][label].append(hypothesis)
         for premise, by_label in hypotheses.items():
             if negatives := by_label["contradiction"]:
@@ -301,7 +301,7 @@ def read_duplicates(path: Path) -> Splits:
     """Read the duplicates, the pairs of class 1, in a TSV file of two questions and a class."""
     if is_folder(path):
         raise InputError(f"{path} is a folder: name the file with the questions")
-    found = [(a, b) for a, b, label in read_rows(path, DUPLICATES_TABLE) if label in ("1", "1.0")]
+    found = [(a, b) for a, b, label in read_release_file(path, DUPLICATES_TABLE) if label in ("1", "1.0")]
     if not found:
         raise InputError(f"{path} has no pair of class 1: name a file of duplicate questions")
     return {"train": [*found]}

@@ -12,7 +12,7 @@ SHORT_LINE = 120  # characters; a line that is not longer stays whole
 MIN_LETTERS = 12  # letters and digits that a sentence has at least
 
 
-def split_line(line: str, max_length: int) -> list[str]:
+def line_to_sentences(line: str, max_length: int) -> list[str]:
     """Return the sentences of a line and, if it is not longer than max_length characters, the line itself.
 
     A line of at most SHORT_LINE characters is not split.
@@ -32,7 +32,9 @@ def extract_sentences(
     out. excluded: sentences that are left out, such as those of test sets. Sentences with the same letters
     and digits count as equal.
     """
-    sentences = (sentence.strip() for line in lines for sentence in split_line(line.strip(), max_length))
+    sentences = (
+        sentence.strip() for line in lines for sentence in line_to_sentences(line.strip(), max_length)
+    )
     fitting = (
         sentence
         for sentence in sentences

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmft.checkpoints.st_folder import Module
+from tmft.checkpoints.st_folder import SavedModule
 from tmft.errors import InputError, describe_error, did_you_mean, short_repr
 
 # Names of classes of torch.nn: every activation that has no weights, works on each number by itself and needs
@@ -137,7 +137,7 @@ MODULE_CLASSES: dict[str, type[Dense] | type[LayerNorm] | type[Normalize]] = {
 }
 
 
-def load_modules(saved: list[Module]) -> list[nn.Module]:
+def load_modules(saved: list[SavedModule]) -> list[nn.Module]:
     """Return the modules after the pooling, in float32, with their weights."""
     modules: list[nn.Module] = []
     for entry in saved:
@@ -179,14 +179,14 @@ def check_module_widths(modules: nn.Sequential, width: int, source: str) -> None
         width = getattr(module, "out_features", width)
 
 
-def to_saved_modules(modules: Iterable[Any]) -> list[Module]:
+def to_saved_modules(modules: Iterable[Any]) -> list[SavedModule]:
     """Return the name, configuration and weights of each of the modules, in the form in which they are saved.
 
     It is the inverse of load_modules. A Truncate becomes a Dense.
     """
     modules = [module.to_dense() if isinstance(module, Truncate) else module for module in modules]
     return [
-        Module(
+        SavedModule(
             type(module).__name__,
             module.config,
             {module.weight_prefix + name: weight.cpu() for name, weight in module.state_dict().items()},

@@ -45,17 +45,17 @@ NO_VARIANCE = 1e-10
 
 
 def fit_center(x: Tensor) -> Dense:
-    """Return the map x - mean. Raises InputError in the cases of check_samples, like the functions below."""
-    mean = check_samples(x, "center").mean(0)
-    return affine(torch.diag(torch.ones_like(mean)), -mean)
+    """Return the map x - mean. Raises InputError as to_checked_samples does, like the functions below."""
+    mean = to_checked_samples(x, "center").mean(0)
+    return make_affine_dense(torch.diag(torch.ones_like(mean)), -mean)
 
 
 def fit_zscore(x: Tensor) -> Dense:
     """Return the map (x - mean) / std, by dimension. A dimension that does not vary is only centered."""
-    std, mean = torch.std_mean(check_samples(x, "zscore"), dim=0, correction=0)
+    std, mean = torch.std_mean(to_checked_samples(x, "zscore"), dim=0, correction=0)
     varies = std > 1e-12 * mean.abs()  # a smaller one is the rounding of the mean
     scale = 1 / torch.where(varies, std, 1.0)
-    return affine(torch.diag(scale), -scale * mean)
+    return make_affine_dense(torch.diag(scale), -scale * mean)
 
 
 def fit_whiten(x: Tensor) -> Dense:
@@ -70,10 +70,10 @@ def fit_whiten(x: Tensor) -> Dense:
             "more text, or choose zscore or abtt",
             "postprocess",
         )
-    variances, axes, mean = principal_axes(check_samples(x, "whiten"))
+    variances, axes, mean = principal_axes(to_checked_samples(x, "whiten"))
     keep = variances > NO_VARIANCE * variances[0]
     weight = axes[keep] / variances[keep, None].sqrt()
-    return affine(weight, -weight @ mean)
+    return make_affine_dense(weight, -weight @ mean)
 
 
 def fit_abtt(x: Tensor) -> Dense:
@@ -82,10 +82,10 @@ def fit_abtt(x: Tensor) -> Dense:
     N points span at most N - 1 dimensions, so that at least NUM_TOP_AXES + 2 sentences are needed; InputError
     is raised for fewer.
     """
-    _, axes, mean = principal_axes(check_samples(x, "abtt", min_samples=NUM_TOP_AXES + 2))
+    _, axes, mean = principal_axes(to_checked_samples(x, "abtt", min_samples=NUM_TOP_AXES + 2))
     top = axes[:NUM_TOP_AXES]
     weight = torch.diag(torch.ones_like(mean)) - top.T @ top
-    return affine(weight, -weight @ mean)
+    return make_affine_dense(weight, -weight @ mean)
 
 
 class Quantile(nn.Module):
@@ -154,7 +154,7 @@ def fit_quantile(x: Tensor) -> Quantile:
 
     x: (N, D).
     """
-    x = check_samples(x, "quantile")
+    x = to_checked_samples(x, "quantile")
     N = len(x)
     ordered = x.T.contiguous().sort(dim=1).values  # (D, N): one sort gives all quantiles of a dimension
     percent = torch.from_numpy(100 * np.linspace(0, 1, min(NUM_QUANTILES, N)))  # (Q,)
@@ -228,7 +228,7 @@ def fit_postprocessing(names: str, x: Tensor) -> list[nn.Module]:
 # -------------------------------------------------------------------- functions used by the entries above
 
 
-def check_samples(x: Tensor, name: str, min_samples: int = 2) -> Tensor:
+def to_checked_samples(x: Tensor, name: str, min_samples: int = 2) -> Tensor:
     """Return x, (N, D), in float64, after checks."""
     if len(x) < min_samples:
         raise InputError(
@@ -261,7 +261,7 @@ def principal_axes(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return variances.flip(0), axes.T.flip(0), mean
 
 
-def affine(weight: Tensor, bias: Tensor) -> Dense:
+def make_affine_dense(weight: Tensor, bias: Tensor) -> Dense:
     """Return a Dense, in float32, for the map weight @ x + bias. weight: (K, D); bias: (K,)."""
     with torch.device("meta"):  # draws no random weights, which would change the state of the generator
         dense = Dense(*weight.T.shape)
@@ -272,7 +272,7 @@ def affine(weight: Tensor, bias: Tensor) -> Dense:
 def compose_affine(first: Dense, second: Dense) -> Dense:
     """Return a Dense that applies `first`, then `second`: V (W x + a) + b = (V W) x + (V a + b)."""
     (W, a), (V, b) = weight_and_bias(first), weight_and_bias(second)
-    return affine(V @ W, V @ a + b)
+    return make_affine_dense(V @ W, V @ a + b)
 
 
 def weight_and_bias(dense: Dense) -> tuple[Tensor, Tensor]:

@@ -128,7 +128,7 @@ class Prompt:
         if num_prompt_tokens >= max_length:
             size = f"{num_prompt_tokens} of {max_length} tokens"
             raise InputError(f"prompt {self.template!r} takes {size}: shorten it", "prompt")
-        texts = [self.format(shorten(sentence)) for sentence in sentences]
+        texts = [self.format(cut_long_text(sentence)) for sentence in sentences]
         token_ids, num_truncated = self.tokenizer(texts, max_length, self.suffix_length)
         for sentence, ids in zip(sentences, token_ids, strict=True):
             if len(sentence) > MAX_CHARACTERS and len(ids) < max_length:
@@ -137,7 +137,7 @@ class Prompt:
         return token_ids, num_truncated
 
 
-def shorten(sentence: str) -> str:
+def cut_long_text(sentence: str) -> str:
     """Cut a text of more than MAX_CHARACTERS between two words, as all its tokens would take minutes.
 
     The tokens before the cut do not depend on what follows: no token is longer than a word.

@@ -41,7 +41,7 @@ PUNCTUATION = frozenset(string.punctuation) | frozenset("“”‘’„«»–�
 TokenIds = list[list[int]]
 # A scheme is a function of a tokenizer and the token ids of texts (None if there are no texts). It returns
 # {token id: weight}; tokens that are not in the dict have weight 1.
-Scheme = Callable[[Tokenizer, TokenIds | None], dict[int, float]]
+WeightFunction = Callable[[Tokenizer, TokenIds | None], dict[int, float]]
 
 
 # ----------------------------------------------------------------------------------------------- the schemes
@@ -119,7 +119,7 @@ def mask_token_weights(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int
     return {id: float(id == mask_id) for id in tokenizer.backend.get_vocab().values()}
 
 
-TOKEN_WEIGHTS: dict[str, Scheme] = {
+TOKEN_WEIGHTS: dict[str, WeightFunction] = {
     "uniform": uniform_weights,
     "no-special": no_special_weights,
     "no-prompt": uniform_weights,  # TokenWeights excludes the tokens around the sentence, see POSITIONAL

@@ -29,7 +29,7 @@ from tmft.errors import InputError
 from tmft.metrics import f1, pearson, spearman
 from tmft.tasks import Task
 
-Encode = Callable[[list[str]], Tensor]  # N sentences -> (N, D) float32
+EncodeFunction = Callable[[list[str]], Tensor]  # N sentences -> (N, D) float32
 ReadSplit = Callable[[str], Examples]  # name of a split -> its examples
 
 SEED = 1111
@@ -75,7 +75,7 @@ RELATEDNESS_CONFIG = SentEvalConfig(tenacity=3, epoch_size=50, max_epoch=1000)
 
 
 def evaluate_classification(
-    encode: Encode,
+    encode: EncodeFunction,
     task: Task,
     read_split: ReadSplit,
     split: str = "test",
@@ -117,7 +117,7 @@ def evaluate_classification(
 
 
 def evaluate_relatedness(
-    encode: Encode,
+    encode: EncodeFunction,
     task: Task,
     read_split: ReadSplit,
     split: str = "test",
@@ -208,7 +208,7 @@ class Features(NamedTuple):
     indices: list[Tensor]  # of the examples of each split
 
 
-def read_features(encode: Encode, splits: list[Examples]) -> Features:
+def read_features(encode: EncodeFunction, splits: list[Examples]) -> Features:
     """Embed the examples of several splits.
 
     The features of a text are its embedding, those of a pair (|u - v|, u * v), twice as wide. Examples are
@@ -497,7 +497,7 @@ def loss_gradients(data: FitData, parameters: Tensor, batch: Tensor) -> Tensor:
     return torch.cat([torch.bmm(errors.transpose(1, 2), x).flatten(1), errors.sum(1)], dim=1)
 
 
-def adam(parameters: Tensor, gradient: Tensor, moments: list[Tensor], steps: int) -> None:
+def adam_step(parameters: Tensor, gradient: Tensor, moments: list[Tensor], steps: int) -> None:
     """Take a step of torch.optim.Adam with its default settings, in place.
 
     parameters, gradient: (S, P). moments: the two running averages, (S, P). steps: number of this step, from
@@ -510,7 +510,7 @@ def adam(parameters: Tensor, gradient: Tensor, moments: list[Tensor], steps: int
     parameters.addcdiv_(mean, root, value=-1e-3 / (1 - 0.9**steps))
 
 
-def rmsprop(parameters: Tensor, gradient: Tensor, moments: list[Tensor], steps: int) -> None:
+def rmsprop_step(parameters: Tensor, gradient: Tensor, moments: list[Tensor], steps: int) -> None:
     """Take a step of torch.optim.RMSprop with its default settings, in place.
 
     parameters, gradient: (S, P). moments: the first of them is the running average, (S, P).
@@ -520,4 +520,4 @@ def rmsprop(parameters: Tensor, gradient: Tensor, moments: list[Tensor], steps: 
 
 
 # Name -> a function that takes a step, for SentEvalConfig.optimizer.
-OPTIMIZERS = {"adam": adam, "rmsprop": rmsprop}
+OPTIMIZERS = {"adam": adam_step, "rmsprop": rmsprop_step}

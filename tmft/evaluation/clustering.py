@@ -19,7 +19,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from tmft.errors import check_range
-from tmft.evaluation.classification import Encode, ReadSplit
+from tmft.evaluation.classification import EncodeFunction, ReadSplit
 from tmft.tasks import Task
 
 MAX_ITERATIONS = 300
@@ -31,7 +31,7 @@ SLACK = 1e-3
 
 
 def evaluate_clustering(
-    encode: Encode,
+    encode: EncodeFunction,
     task: Task,
     read_split: ReadSplit,
     split: str = "test",

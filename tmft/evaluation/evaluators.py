@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from tmft.data import Examples, labels_to_targets
 from tmft.embedding.similarity import SIMILARITIES
 from tmft.evaluation.classification import (
-    Encode,
+    EncodeFunction,
     ReadSplit,
     evaluate_classification,
     evaluate_relatedness,
@@ -35,7 +35,7 @@ from tmft.tasks import Task
 
 
 def evaluate_similarity(
-    encode: Encode,
+    encode: EncodeFunction,
     task: Task,
     read_split: ReadSplit,
     split: str = "test",
@@ -87,19 +87,19 @@ class SavedSimilarity(Objective):
         return pairwise(u.double(), v.double()).numpy()
 
 
-def by_saved_similarity(objective: Objective | None, similarity_fn_name: str) -> Objective | None:
+def use_saved_similarity(objective: Objective | None, similarity_fn_name: str) -> Objective | None:
     """Return an objective that compares embeddings as the model does, where the given one takes the cosine.
 
     objective: the objective of a task, or None. It is returned itself if it has weights or predicts something
     else than a cosine. similarity_fn_name: that of the model. sentence-transformers scores in the same way
     (EmbeddingSimilarityEvaluator): by the function that was saved with the model, usually the cosine.
     """
-    if similarity_fn_name == "cosine" or objective is None or list(objective.parameters()):
+    if similarity_fn_name == "cosine" or objective is None or objective.has_head:
         return objective
     return SavedSimilarity(similarity_fn_name) if objective.prediction_type == "cosine" else objective
 
 
-def predict(encode: Encode, objective: Objective, examples: Examples) -> np.ndarray:
+def predict(encode: EncodeFunction, objective: Objective, examples: Examples) -> np.ndarray:
     """Return the predictions of the objective for all N examples, (N, ...).
 
     encode: maps N sentences to their embeddings, (N, D).
@@ -119,7 +119,7 @@ CLASSIFIERS = ("classification", "relatedness")  # task types whose evaluator fi
 ISOTROPY_METRICS = ("mean_cosine", "iso_score", "alignment", "uniformity")
 
 
-def evaluate_isotropy(encode: Encode, task: Task, examples: Examples) -> dict[str, Any]:
+def evaluate_isotropy(encode: EncodeFunction, task: Task, examples: Examples) -> dict[str, Any]:
     """Return {name: value} of the ISOTROPY_METRICS, for a task with sentence pairs and similarity scores.
 
     encode: a function from N sentences to their embeddings, (N, D) float32.

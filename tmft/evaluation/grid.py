@@ -24,7 +24,7 @@ from tmft.evaluation.classification import PROTOTYPING_CONFIG, ReadSplit, evalua
 from tmft.evaluation.clustering import evaluate_clustering
 from tmft.evaluation.evaluators import EVALUATORS, is_trained_on_train, unlabeled_texts
 from tmft.evaluation.isotropy import iso_score
-from tmft.evaluation.training_free import mean_vectors_in_text, random_static_model, static_model
+from tmft.evaluation.static_models import mean_vectors_in_text, random_static_model, static_model
 from tmft.evaluation.variants import (
     IDF_FROM_TEXT,
     ReferenceText,
@@ -32,8 +32,8 @@ from tmft.evaluation.variants import (
     VectorSource,
     embed_sources,
     embed_static_model,
+    encode_by_lookup,
     list_vector_sources,
-    look_up,
     postprocess_embeddings,
 )
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
@@ -187,17 +187,16 @@ def run_grid(
             results.seconds["encoder"] += time.perf_counter() - encoder_start
 
             for variant, x in embeddings.items():
-                is_interpolated = variant.postprocess in map(interpolation_name, INTERPOLATION_WEIGHTS)
-                postprocess = "" if is_interpolated else variant.postprocess
+                postprocess = "" if variant.is_interpolated else variant.postprocess
                 processed = postprocess_embeddings(x, fit_indices, postprocess)
                 if processed is None:
                     continue
-                scores = evaluate(look_up(processed, index), task, read_split, split)
+                scores = evaluate(encode_by_lookup(processed, index), task, read_split, split)
                 by_task = results.scores.setdefault(variant, {})
                 by_task[name, split] = scores[task.metric]
                 if "dev_accuracy" in scores:
                     by_task[name, "dev"] = scores["dev_accuracy"]
-                if (name, split) == units[0] and not is_interpolated:
+                if (name, split) == units[0] and not variant.is_interpolated:
                     results.iso_scores[variant] = iso_score(processed)
             bar.update()
     results.seconds["all"] = time.perf_counter() - start

@@ -24,7 +24,7 @@ from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
 from tmft.packing import PackedBatch, pack
 from tmft.pretraining.corpus import TokenizedCorpus
-from tmft.pretraining.heads import MaskedLM, read_mlm_head, sample
+from tmft.pretraining.heads import MaskedLM, read_mlm_head, sample_tokens
 from tmft.pretraining.masking import Masking
 from tmft.sentence_encoder import SentenceEncoder
 
@@ -71,7 +71,7 @@ def probe_layers(
         token_ids, replaced = original_ids, [[False] * len(sentence) for sentence in original_ids]
     special_tokens = model.tokenizer.special_tokens.values()
     special_ids = {model.tokenizer.backend.token_to_id(token) for token in special_tokens}
-    states = hidden_states(model, token_ids)  # L + 1 of (N, D)
+    states = encode_hidden_states(model, token_ids)  # L + 1 of (N, D)
     for layer, state in enumerate(states):
         if not state.isfinite().all():
             problem = f"hidden state {layer} has values that are not finite"
@@ -148,7 +148,7 @@ def roc_auc(scores: np.ndarray, is_positive: np.ndarray) -> float:
 
 
 @torch.inference_mode()
-def hidden_states(model: SentenceEncoder, token_ids: Sequence[Sequence[int]]) -> list[Tensor]:
+def encode_hidden_states(model: SentenceEncoder, token_ids: Sequence[Sequence[int]]) -> list[Tensor]:
     """Return each hidden state of all tokens, sentence after sentence: L + 1 of (N, D) float32."""
     batches: list[list[Tensor]] = []
     for start in range(0, len(token_ids), SENTENCES_PER_BATCH):
@@ -175,7 +175,7 @@ def replace_tokens(
         tokens = np.concatenate([np.asarray(sentence, dtype=np.int32) for sentence in sentences])
         corpus = TokenizedCorpus(tokens, np.concatenate([[0], np.cumsum(lengths)]))
         [batch], _ = masking.make_batches(corpus, rng, [len(sentences)], max(lengths))
-        drawn = sample(generator.logits(batch))
+        drawn = sample_tokens(generator.logits(batch))
         filled = batch.packed.input_ids.flatten().index_copy(0, batch.label_positions, drawn)
         filled = filled[token_order(batch.packed)]
         for old, new in zip(sentences, filled.split(lengths), strict=True):

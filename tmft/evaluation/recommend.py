@@ -18,13 +18,13 @@ from tmft.embedding.token_weights import NEEDS_TEXT
 from tmft.errors import InputError
 from tmft.evaluation.evaluators import EVALUATORS
 from tmft.evaluation.isotropy import iso_score, mean_cosine
-from tmft.evaluation.training_free import random_static_model
+from tmft.evaluation.static_models import random_static_model
 from tmft.evaluation.variants import (
     Variant,
     embed_sources,
     embed_static_model,
+    encode_by_lookup,
     list_vector_sources,
-    look_up,
     postprocess_embeddings,
 )
 from tmft.formatting import percent
@@ -85,7 +85,7 @@ def score_variants(
                 processed = postprocess_embeddings(x, fit_indices, postprocess)
                 if processed is None:
                     continue
-                encode = look_up(processed, index)
+                encode = encode_by_lookup(processed, index)
                 embedded = encode(sentences)
                 result = EVALUATORS["similarity"](encode, task, lambda split: labeled_pairs)
                 variant = Variant(source, token_weights, postprocess)

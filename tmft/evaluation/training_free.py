@@ -6,27 +6,17 @@ others. The former is called transductive: the score of a pair then depends on t
 cannot be embedded alone.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from tmft.device import progress_bar
 from tmft.embedding.postprocessing import fit_postprocessing
-from tmft.embedding.static_embeddings import (
-    mean_word_vectors,
-    random_word_vectors,
-    static_encoder,
-    without_special_tokens,
-)
 from tmft.embedding.token_weights import NEEDS_TEXT
 from tmft.errors import InputError
-from tmft.evaluation.classification import Encode
-from tmft.packing import PackedBatch
+from tmft.evaluation.classification import EncodeFunction
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
-
-LINES_PER_BATCH = 20_000  # number of lines of a text that are tokenized at a time
 
 
 @dataclass(frozen=True)
@@ -109,7 +99,7 @@ class TrainingFreeEncoders:
         """The weights of the interpolations or, if there are none, the layers: one per encoding function."""
         return self.weights or self.layers
 
-    def encoders(self, texts: Sequence[str]) -> dict[int | float, Encode]:
+    def encoders(self, texts: Sequence[str]) -> dict[int | float, EncodeFunction]:
         """Return {layer or weight: encoding function} for one task.
 
         texts: the texts of the task, from which token weights and post-processing are estimated unless the
@@ -120,7 +110,9 @@ class TrainingFreeEncoders:
         if self.config.fits_token_weights_on_task:
             self._set_token_weights(texts)
         if self.static_cache is None:
-            encoders: dict[int | float, Encode] = {layer: self.cache.encoder(layer) for layer in self.layers}
+            encoders: dict[int | float, EncodeFunction] = {
+                layer: self.cache.encoder(layer) for layer in self.layers
+            }
         else:
             u = self.cache.encoder(self.layers[-1])
             v = self.static_cache.encoder(self.static_cache.layers[0])
@@ -144,7 +136,7 @@ class TrainingFreeEncoders:
             cache.clear()  # the cached embeddings have other token weights
 
 
-def chain_modules(encode: Encode, modules: list[nn.Module]) -> Encode:
+def chain_modules(encode: EncodeFunction, modules: list[nn.Module]) -> EncodeFunction:
     """Return a function that encodes sentences with `encode` and applies the modules to their embeddings."""
 
     @torch.inference_mode()
@@ -172,7 +164,7 @@ class LayerCache:
         self.index: dict[str, int] = {}  # sentence -> its index in embeddings
         self.embeddings = torch.empty(len(self.layers), 0, self.model.dimensions)  # (layers, N, D)
 
-    def encoder(self, layer: int) -> Encode:
+    def encoder(self, layer: int) -> EncodeFunction:
         """Return a function that embeds N sentences with the hidden state `layer`, (N, D)."""
 
         def encode(sentences: list[str]) -> Tensor:
@@ -190,7 +182,7 @@ class LayerCache:
         return encode
 
 
-def interpolate(encode_u: Encode, encode_v: Encode, weight: float) -> Encode:
+def interpolate(encode_u: EncodeFunction, encode_v: EncodeFunction, weight: float) -> EncodeFunction:
     """Return a function that embeds sentences as (1 - weight) u + weight v.
 
     encode_u, encode_v: return the embeddings u and v of N sentences, (N, D) each.
@@ -202,49 +194,3 @@ def interpolate(encode_u: Encode, encode_v: Encode, weight: float) -> Encode:
         return (1 - weight) * encode_u(sentences) + weight * encode_v(sentences)
 
     return encode
-
-
-# -------------------------------------------------------------------------------------------- static models
-
-
-def random_static_model(model: SentenceEncoder, dimensions: int = 768, seed: int = 0) -> SentenceEncoder:
-    """Make a static model with a random vector for each token of the model's vocabulary.
-
-    It is a baseline: its scores show how much can be achieved by counting common words alone.
-    seed: for the random numbers.
-    """
-    vectors = random_word_vectors(model.encoder.config.vocab_size, dimensions, seed)
-    return static_model(vectors, model, "random embeddings")
-
-
-def static_model_from_text(model: SentenceEncoder, lines: Sequence[str]) -> SentenceEncoder:
-    """Make a static model, in which the vector of a token is the mean of its hidden states in a text."""
-    [vectors] = mean_vectors_in_text(model, lines, lambda batch: [model.hidden_states_of(batch)])
-    return static_model(vectors.clone(), model, f"mean vectors of {model.source}")
-
-
-def mean_vectors_in_text(
-    model: SentenceEncoder, lines: Sequence[str], hidden_states: Callable[[PackedBatch], list[Tensor]]
-) -> Tensor:
-    """Return the mean of each of M hidden states of each token in a text: (M, V, D) for V tokens."""
-
-    def packed_batches() -> Iterator[PackedBatch]:
-        with progress_bar(len(lines), "lines", True, desc="word vectors") as bar:
-            for start in range(0, len(lines), LINES_PER_BATCH):
-                token_ids = model.tokenize(lines[start : start + LINES_PER_BATCH])
-                for indices, batch in model.packed_batches(token_ids):
-                    yield batch
-                    bar.update(len(indices))
-
-    with model.evaluation_mode(), torch.inference_mode():
-        return mean_word_vectors(packed_batches(), hidden_states, model.encoder.config.vocab_size)
-
-
-def static_model(word_vectors: Tensor, model: SentenceEncoder, source: str) -> SentenceEncoder:
-    """Make a static model, which embeds a sentence as the mean of the vectors of its tokens.
-
-    word_vectors: (V, D), one for each token of the vocabulary of `model`, whose tokenizer it gets; special
-        tokens are omitted.
-    """
-    tokenizer = without_special_tokens(model.tokenizer)
-    return SentenceEncoder(static_encoder(word_vectors), tokenizer, source=source).eval()

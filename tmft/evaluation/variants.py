@@ -21,7 +21,7 @@ from tmft.embedding.postprocessing import fit_postprocessing
 from tmft.embedding.prompts import PROMPTS, Prompt
 from tmft.embedding.token_weights import NEEDS_TEXT, TokenWeights
 from tmft.errors import InputError
-from tmft.evaluation.classification import Encode
+from tmft.evaluation.classification import EncodeFunction
 from tmft.packing import PackedBatch
 from tmft.pooling import mean_pooling
 from tmft.sentence_encoder import SentenceEncoder
@@ -65,6 +65,11 @@ class Variant:
         """The name in tables, such as "12 + idf + zscore"."""
         token_weights = self.token_weights if self.token_weights != "uniform" else ""
         return " + ".join(filter(None, [self.source, token_weights, self.postprocess]))
+
+    @property
+    def is_interpolated(self) -> bool:
+        """Whether the embeddings are interpolated with mean word vectors, see `interpolation_name`."""
+        return self.postprocess.startswith("interpolate")
 
 
 def list_vector_sources(model: SentenceEncoder) -> tuple[list[VectorSource], list[VectorSource]]:
@@ -235,6 +240,6 @@ def postprocess_embeddings(x: Tensor, fit_indices: list[int], postprocess: str) 
         return nn.Sequential(*modules)(x.clone(memory_format=torch.contiguous_format))
 
 
-def look_up(x: Tensor, index: dict[str, int]) -> Encode:
+def encode_by_lookup(x: Tensor, index: dict[str, int]) -> EncodeFunction:
     """Return a function that encodes sentences by their rows in x, (N, D). index: sentence -> its row."""
     return lambda sentences: x[[index[sentence] for sentence in sentences]]

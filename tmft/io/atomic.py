@@ -273,7 +273,7 @@ def is_same_file(a: Path, b: Path) -> bool:
         return False
 
 
-def private_folder(folder: Path) -> None:
+def make_private_folder(folder: Path) -> None:
     """Create a folder that only this user can enter, or check that an existing one belongs to this user.
 
     Other users then cannot put a symbolic link there, through which a file of this user would be written.

@@ -124,6 +124,12 @@ def is_file(path: Path) -> bool:
     return stat.S_ISREG(file_mode(path))
 
 
+def check_regular_file(path: Path) -> None:
+    """Raise InputError if something else than a regular file is at a path; it may also be missing."""
+    if file_mode(path) and not is_file(path):
+        raise InputError(f"{path} is not a regular file: name one")
+
+
 def is_folder(path: Path) -> bool:
     """Return whether a path is a folder. Raises InputError as file_mode does."""
     return stat.S_ISDIR(file_mode(path))

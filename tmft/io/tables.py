@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tmft.errors import InputError, describe_error, short_repr
-from tmft.io.files import file_mode, is_file, is_utf8_string, reading
+from tmft.io.files import check_regular_file, is_utf8_string, reading
 from tmft.io.text import MAX_LINE_LENGTH, OPENERS, UTF8, bounded_lines, read_lines, text_errors
 from tmft.io.tsv import find_columns, read_table, select_columns
 
@@ -53,12 +53,11 @@ def read_values(
     kind = table_kind(path)
     if not kind:
         raise InputError(f"{path} is no table by its name: name a {', '.join(READERS)} file")
-    if file_mode(path) and not is_file(path):
-        raise InputError(f"{path} is not a regular file: name one")
+    check_regular_file(path)
     yield from READERS[kind](path, columns, encoding)
 
 
-def read_rows(
+def read_texts_and_values(
     path: Path, column: str | None = None, keep_columns: Sequence[str] = ()
 ) -> Iterator[tuple[str, list[Any]]]:
     """Yield (text, kept values) for each line of a text file or each row of a table.
@@ -85,8 +84,8 @@ def read_rows(
 
 
 def read_texts(path: Path, column: str | None = None) -> Iterator[str]:
-    """Yield the texts of read_rows."""
-    return (text for text, _ in read_rows(path, column))
+    """Yield the texts of read_texts_and_values."""
+    return (text for text, _ in read_texts_and_values(path, column))
 
 
 def cell_text(value: object, column: str, location: str) -> str:

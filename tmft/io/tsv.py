@@ -6,7 +6,7 @@ from itertools import chain
 from pathlib import Path
 
 from tmft.errors import InputError, did_you_mean
-from tmft.io.files import file_mode, is_file
+from tmft.io.files import check_regular_file
 from tmft.io.text import read_lines
 
 
@@ -26,8 +26,7 @@ def read_table(path: Path, *choices: Sequence[str], encoding: str = "") -> Itera
     >>> cells
     ['0', 'The price of gold hardly changed on Tuesday.']
     """
-    if file_mode(path) and not is_file(path):
-        raise InputError(f"{path} is not a regular file: name one")
+    check_regular_file(path)
     lines = enumerate((line.split("\t") for line in read_lines(path, encoding)), start=1)
     first = next(lines, (1, [""]))
     header = first[1]

@@ -65,7 +65,7 @@ class SoftmaxLoss(Objective):
         return self.logits(u.to(device), v.to(device)).argmax(-1).cpu().numpy()
 
 
-class SingleTextHead(Objective):
+class SingleTextClassifier(Objective):
     """Classification of single texts: cross-entropy of a linear layer over the embedding of one text."""
 
     config: HeadConfig

@@ -24,7 +24,7 @@ from tmft.losses.objective import Objective
 Texts = tuple[Tensor, ...]  # one sub-embedding of each of the k texts of P examples: k of (P, size)
 
 
-class SubEmbeddings:
+class SubEmbeddingSlices:
     """Says where each sub-embedding is in the concatenated tensor, (S, width).
 
     D: number of dimensions of the full embedding.
@@ -116,9 +116,9 @@ class NestedLoss(nn.Module):
     """
 
     objective: Objective
-    sub_embeddings: SubEmbeddings
+    sub_embeddings: SubEmbeddingSlices
 
-    def __init__(self, objective: Objective, sub_embeddings: SubEmbeddings, combine: str = "mean"):
+    def __init__(self, objective: Objective, sub_embeddings: SubEmbeddingSlices, combine: str = "mean"):
         super().__init__()
         self.objective, self.sub_embeddings = objective, sub_embeddings
         self.combine = ALL_LAYERS[combine if len(sub_embeddings.slices) > 1 else "mean"]

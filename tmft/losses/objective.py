@@ -46,6 +46,11 @@ class Objective(nn.Module):
     def __init__(self, dimensions: int, task: Task | None):
         super().__init__()
 
+    @property
+    def has_head(self) -> bool:
+        """Whether it has parameters, which are trained with the encoder."""
+        return any(True for _ in self.parameters())
+
     # The two methods of a subclass. They are declared by their types, because an objective has one parameter
     # for each text of an example: u and v for pairs.
 

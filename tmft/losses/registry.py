@@ -13,7 +13,7 @@ from tmft.losses.heads import (
     ConcatHead,
     CosineHead,
     DotProductHead,
-    SingleTextHead,
+    SingleTextClassifier,
     SoftmaxLoss,
 )
 from tmft.losses.multiple_negatives import MultipleNegativesRanking
@@ -32,7 +32,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "distillation": EmbeddingDistillation,
     # losses with a trained head: classes of a pair (softmax) or of one text, or the score of a pair
     "softmax": SoftmaxLoss,
-    "single_text_head": SingleTextHead,
+    "single_text_head": SingleTextClassifier,
     "dot_product_head": DotProductHead,
     "cosine_head": CosineHead,
     "concat_head": ConcatHead,

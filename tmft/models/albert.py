@@ -15,7 +15,13 @@ from functools import partial
 from torch import Tensor, nn
 
 from tmft.errors import InputError
-from tmft.models.base import BaseEncoder, EncoderConfig, default_position_ids, init_weights, layer_mask
+from tmft.models.base import (
+    BaseEncoder,
+    EncoderConfig,
+    default_position_ids,
+    init_weights,
+    make_attention_bias,
+)
 from tmft.models.bert import Embeddings, Layer
 from tmft.models.bert_families import BERT_SUPPORTED
 from tmft.models.family import Family
@@ -145,7 +151,7 @@ class AlbertEncoder(BaseEncoder):
             position_ids = default_position_ids(input_ids)
         hidden = self.embeddings(input_ids, position_ids)
         yield hidden
-        mask = layer_mask(attention_mask, hidden.dtype)
+        mask = make_attention_bias(attention_mask, hidden.dtype)
         for layer in self.layers:
             hidden = layer(hidden, mask)
             yield hidden

@@ -223,7 +223,7 @@ def block_diagonal_mask(
     return torch.zeros_like(is_masked, dtype=dtype).masked_fill(is_masked, torch.finfo(dtype).min)
 
 
-def layer_mask(
+def make_attention_bias(
     attention_mask: Tensor, dtype: torch.dtype, before: int | None = None, after: int | None = None
 ) -> Tensor | LongRowMask:
     """Return the mask for the attention of a layer, the same for all heads.

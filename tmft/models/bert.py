@@ -20,7 +20,7 @@ from tmft.models.base import (
     TokenEmbeddings,
     default_position_ids,
     init_weights,
-    layer_mask,
+    make_attention_bias,
 )
 from tmft.speed.dropout import Dropout
 
@@ -169,8 +169,10 @@ class BertEncoder(BaseEncoder):
             yield hidden
 
     def score_bias(self, attention_mask: Tensor, dtype: torch.dtype) -> Tensor | LongRowMask:
-        """Return what is added to the attention scores of every layer, see layer_mask.
+        """Return what is added to the attention scores of every layer, see make_attention_bias.
 
         attention_mask: (B, T). dtype: of the result.
         """
-        return layer_mask(attention_mask, dtype, after=0 if self.config.predicts_next_token else None)
+        return make_attention_bias(
+            attention_mask, dtype, after=0 if self.config.predicts_next_token else None
+        )

@@ -82,7 +82,7 @@ class DebertaConfig(EncoderConfig):
             )
 
 
-def normalize(content: dict[str, Any]) -> dict[str, Any]:
+def normalize_deberta(content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a config.json with each value in the form that DebertaConfig has."""
     content = dict(content)
     for name in ("max_relative_positions", "position_buckets"):
@@ -95,7 +95,7 @@ def normalize(content: dict[str, Any]) -> dict[str, Any]:
     return content | {"pos_att_type": tuple(dict.fromkeys(term for term in terms if term))}
 
 
-def complete(content: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+def complete_deberta(content: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a DebertaConfig, see Family.complete."""
     D, H, head_size = values["hidden_size"], values["num_attention_heads"], content.get("attention_head_size")
     if head_size is not None and H and head_size != D // H:
@@ -418,8 +418,8 @@ FAMILIES = {
     "deberta-v2": Family(
         config=DebertaConfig,
         encoder=DebertaEncoder,
-        normalize=normalize,
-        complete=complete,
+        normalize=normalize_deberta,
+        complete=complete_deberta,
         extra_keys=pooler_keys,
         weight_names=WEIGHT_NAMES,
         prefixes=("deberta.",),

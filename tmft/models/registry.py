@@ -116,7 +116,9 @@ def config_from_dict(content: dict[str, Any], components: Iterable[str] = ()) ->
         name, key = config_field.name, family.keys.get(config_field.name, config_field.name)
         if key is not None and key in content:
             if content[key] is not None:
-                check_value(key, content[key], config_field.type, *value_range(name, config_field.type))
+                check_config_value(
+                    key, content[key], config_field.type, *value_range(name, config_field.type)
+                )
             values[name] = content[key]
         elif config_field.default is not MISSING:
             values[name] = config_field.default
@@ -160,7 +162,7 @@ def value_range(name: str, kind: object) -> tuple[int, int]:
     return int(name in ("vocab_size", "hidden_size")), largest
 
 
-def check_value(key: str, value: Any, kind: object, smallest: int, largest: int) -> None:
+def check_config_value(key: str, value: Any, kind: object, smallest: int, largest: int) -> None:
     """Raise InputError if a value of config.json has the wrong type or is out of range.
 
     key: its name in config.json. kind: the type that it should have. smallest, largest: its range, if it is a
@@ -241,7 +243,7 @@ def empty_encoder(config: EncoderConfig, layer: int | None = None) -> BaseEncode
         return random_encoder(config, layer)
 
 
-def bert_form(encoder: BaseEncoder) -> tuple[EncoderConfig, dict[str, Tensor]]:
+def convert_to_bert(encoder: BaseEncoder) -> tuple[EncoderConfig, dict[str, Tensor]]:
     """Return the configuration and the state dict of a BERT with the weights and outputs of an encoder.
 
     encoder: one of a family without bert_incompatible. If it counts positions with an offset, the rows before

@@ -187,7 +187,7 @@ def read_rope_parameters(content: dict[str, Any], rope_theta: float = 10000.0) -
     Raises InputError if the type is not in ROPE_TYPES, or if a value is missing or out of range.
     """
     values = read_object(content, "rope_scaling") or read_object(content, "rope_parameters")
-    return check_rope_parameters({"rope_theta": content.get("rope_theta", rope_theta)} | values, content)
+    return make_rope_parameters({"rope_theta": content.get("rope_theta", rope_theta)} | values, content)
 
 
 def read_rope_parameters_by_layer_type(
@@ -217,7 +217,7 @@ def read_rope_parameters_by_layer_type(
         values = {"rope_theta": content.get(theta_key, default)} | read_object(by_type, layer_type)
         values |= scaling if layer_type in scaled else {}
         outside = {"partial_rotary_factor": content.get("partial_rotary_factor")}
-        parameters[layer_type] = check_rope_parameters(values, outside)
+        parameters[layer_type] = make_rope_parameters(values, outside)
     return parameters
 
 
@@ -234,7 +234,7 @@ def read_object(content: dict[str, Any], key: str) -> dict[str, Any]:
     return {name: part for name, part in (value or {}).items() if part is not None}
 
 
-def check_rope_parameters(values: dict[str, Any], content: dict[str, Any]) -> RopeParameters:
+def make_rope_parameters(values: dict[str, Any], content: dict[str, Any]) -> RopeParameters:
     """Return the RopeParameters with these values, after checking them.
 
     values: the content of rope_parameters or rope_scaling, and rope_theta. content: the whole config.json, of

@@ -462,7 +462,7 @@ TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "se
 # ------------------------------------------------------------------------------- what no table says
 
 
-def complete(content: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+def complete_rotary(content: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of any family here that follow from others, for Family.complete."""
     D, H, L = (values[name] for name in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
     if values["num_key_value_heads"] is None:
@@ -494,7 +494,7 @@ def complete_modernbert(content: dict[str, Any], values: dict[str, Any]) -> dict
     Files of transformers 5 have layer_types and rope_parameters; older ones have global_attn_every_n_layers
     and a rope_theta for each layer type. transformers 5 reads local_attention, and sliding_window as half it.
     """
-    values = complete(content, values)
+    values = complete_rotary(content, values)
     if values["layer_types"] is None:
         period = content.get("global_attn_every_n_layers", 3)
         if type(period) is not int or period < 1:
@@ -574,7 +574,7 @@ def complete_nomic(content: dict[str, Any], values: dict[str, Any]) -> dict[str,
             f"pad_token_id is {values['pad_token_id']} (config.json): expected less than vocab_size, "
             f"{values['vocab_size']}"
         )
-    values = complete(content, values)
+    values = complete_rotary(content, values)
     A = values["head_dim"]
     if content.get("head_dim", A) != A:
         raise InputError(
@@ -613,7 +613,7 @@ def complete_decoder(
         )
     if values.get("use_sliding_window") is False:
         values["sliding_window"] = None  # it is in most files of Qwen, but of no meaning
-    values = complete(content, values)
+    values = complete_rotary(content, values)
     if thetas is None:
         return values | {"rope": read_rope_parameters(content)}
     ropes = read_rope_parameters_by_layer_type(content, thetas, scaled=(FULL,))
@@ -631,7 +631,7 @@ def gemma3_extra_keys(config: Gemma3Config) -> dict[str, Any]:
 # ------------------------------------------------------------------------------- entries of the registry
 
 
-def decoder(
+def decoder_family(
     config: type[DecoderConfig],
     transformers_class: str,
     causal_lm_class: str,
@@ -714,11 +714,11 @@ FAMILIES: dict[str, Family[Any]] = {
     "nomic_bert": NOMIC_BERT,
     "gte": GTE,
     "new": GTE,
-    "llama": decoder(LlamaConfig, "LlamaModel", "LlamaForCausalLM"),
-    "mistral": decoder(MistralConfig, "MistralModel", "MistralForCausalLM", keeps_tokenizer_json=True),
-    "qwen2": decoder(Qwen2Config, "Qwen2Model", "Qwen2ForCausalLM", tokenizer="qwen2"),
-    "qwen3": decoder(Qwen3Config, "Qwen3Model", "Qwen3ForCausalLM", tokenizer="qwen2"),
-    "gemma3_text": decoder(
+    "llama": decoder_family(LlamaConfig, "LlamaModel", "LlamaForCausalLM"),
+    "mistral": decoder_family(MistralConfig, "MistralModel", "MistralForCausalLM", keeps_tokenizer_json=True),
+    "qwen2": decoder_family(Qwen2Config, "Qwen2Model", "Qwen2ForCausalLM", tokenizer="qwen2"),
+    "qwen3": decoder_family(Qwen3Config, "Qwen3Model", "Qwen3ForCausalLM", tokenizer="qwen2"),
+    "gemma3_text": decoder_family(
         Gemma3Config,
         "Gemma3TextModel",
         "Gemma3ForCausalLM",
@@ -728,5 +728,5 @@ FAMILIES: dict[str, Family[Any]] = {
         weight_names=GEMMA3_WEIGHTS,
     ),
     # It is pre-trained to fill in masked tokens, with a head that is not implemented here.
-    "eurobert": decoder(EuroBertConfig, "EuroBertModel", "", padding_side="right"),
+    "eurobert": decoder_family(EuroBertConfig, "EuroBertModel", "", padding_side="right"),
 }

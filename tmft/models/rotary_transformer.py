@@ -32,7 +32,7 @@ from tmft.models.base import (
     TokenEmbeddings,
     default_position_ids,
     init_weights,
-    layer_mask,
+    make_attention_bias,
 )
 from tmft.models.final_norm import FinalNormEncoder
 from tmft.models.rotary import RopeParameters, rotate
@@ -215,7 +215,8 @@ class Attention(nn.Module):
         """Return the output of the attention, (B, T, D).
 
         hidden: (B, T, D). mask: (B, 1, G * T, T), added to the scores: block_diagonal_mask, G times one below
-        the other; or that of long rows, see layer_mask. cos, sin: (B, 1, T, A/2), see tmft/models/rotary.py.
+        the other; or that of long rows, see make_attention_bias.
+        cos, sin: (B, 1, T, A/2), see tmft/models/rotary.py.
         """
         B, T, _ = hidden.shape
         H, K = self.num_heads, self.num_key_value_heads
@@ -364,7 +365,7 @@ class RotaryTransformer(FinalNormEncoder):
         inputs = {}  # layer type -> mask, cosine and sine
         for layer_type in dict.fromkeys(self.layer_types):
             before, after = config.attention_span(layer_type)
-            mask = layer_mask(attention_mask, hidden.dtype, before=before, after=after)
+            mask = make_attention_bias(attention_mask, hidden.dtype, before=before, after=after)
             if isinstance(mask, Tensor):
                 heads_per_group = config.num_attention_heads // config.num_key_value_heads
                 mask = mask.repeat(1, 1, heads_per_group, 1)  # (B, 1, G * T, T)

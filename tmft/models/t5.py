@@ -148,7 +148,7 @@ IGNORED_HEADS = (
 )
 
 
-def complete(content: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+def complete_t5(content: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a T5Config, see Family.complete.
 
     Raises InputError if the activation in feed_forward_proj is unknown.

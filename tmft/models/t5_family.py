@@ -14,7 +14,7 @@ FAMILIES = {
         ),
         keys=t5.KEYS,
         other_keys=t5.OTHER_KEYS,
-        complete=t5.complete,
+        complete=t5.complete_t5,
         extra_keys=lambda config: {"is_encoder_decoder": bool(config.components)},
         weight_names=t5.WEIGHT_NAMES | t5_decoder.WEIGHT_NAMES,
         prefixes=("transformer.",),

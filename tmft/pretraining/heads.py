@@ -214,7 +214,7 @@ class ReplacedTokenDetection(nn.Module):
         """Return the sums over the tokens of a batch, all that are listed at the top of this file."""
         packed = batch.packed
         logits = self.generator.logits(batch)  # (M, V)
-        sampled = sample(logits.detach())  # (M,)
+        sampled = sample_tokens(logits.detach())  # (M,)
         flat_ids = packed.input_ids.flatten()
         corrupted = flat_ids.index_copy(0, batch.label_positions, sampled).view_as(packed.input_ids)
         is_wrong = (sampled != batch.labels).float()  # if it is the true token, it counts as original
@@ -263,7 +263,7 @@ def prediction_sums(name: str, logits: Tensor, labels: Tensor) -> dict[str, Tens
     }
 
 
-def sample(logits: Tensor) -> Tensor:
+def sample_tokens(logits: Tensor) -> Tensor:
     """Draw a token for each position with the probabilities softmax(logits); return their ids, (M,).
 
     logits: (M, V). The token with the highest sum of logit and Gumbel noise has this distribution.

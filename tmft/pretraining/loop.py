@@ -154,7 +154,7 @@ def fit(
                 )
                 log.append(entry)
                 sums = {}
-                save(checkpoint, log, step, tokens, {}, entry.seconds)
+                save_checkpoint(checkpoint, log, step, tokens, {}, entry.seconds)
                 yield entry
                 log_time, log_tokens = time.perf_counter(), tokens
             if step == num_steps:
@@ -193,11 +193,11 @@ def fit(
                 bar.set_postfix_str(f"loss {mean_loss:.3f}", refresh=False)
             if checkpoint.should_save(step + 1):
                 total = processes.all_reduce_dict(sums)
-                save(checkpoint, log, step + 1, tokens, total, time.perf_counter() - start_time)
+                save_checkpoint(checkpoint, log, step + 1, tokens, total, time.perf_counter() - start_time)
     model.eval()
 
 
-def save(
+def save_checkpoint(
     checkpoint: TrainingCheckpoint,
     log: list[PretrainingLog],
     step: int,

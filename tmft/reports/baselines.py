@@ -34,7 +34,7 @@ def baseline_scores(sweep: Sweep) -> dict[str, float]:
         "words in common": words_in_common,
         "random word vectors": random_vector_cosines,
     }
-    pairs = [[words(text) for text in column] for column in examples.texts]
+    pairs = [[split_into_words(text) for text in column] for column in examples.texts]
     labels = np.asarray(examples.labels)
     return {
         name: correlation_metrics(similarity(*pairs), labels)[sweep.metric]
@@ -72,7 +72,7 @@ def read_test_examples(run: dict[str, Any]) -> Examples | None:
     return examples if examples.digest == digest else None
 
 
-def words(text: str) -> list[str]:
+def split_into_words(text: str) -> list[str]:
     """Return the words of a text in small letters, without punctuation."""
     return re.findall(r"\w+", text.lower())
 

@@ -7,7 +7,7 @@ tmft/runs/bootstrap.py.
 from dataclasses import dataclass
 from itertools import combinations
 
-from tmft.runs.bootstrap import LayerScores, compare, resample_layer
+from tmft.runs.bootstrap import LayerScores, compare_layer_scores, resample_layer
 from tmft.runs.sweeps import Sweep, describe_differences
 
 
@@ -41,7 +41,7 @@ def compare_sweeps(sweeps: list[Sweep]) -> list[LayerComparison]:
     resampled.sort(key=lambda scores: -dev_score(scores))
     comparisons = []
     for one, other in combinations(resampled, 2):
-        if comparison := compare(one, other):
+        if comparison := compare_layer_scores(one, other):
             first, second = (
                 f"{scores.sweep.name} at layer {scores.layer} of {scores.sweep.num_hidden_layers}"
                 for scores in (one, other)
@@ -59,7 +59,7 @@ def compare_layers_with_whole(sweep: Sweep) -> list[LayerComparison]:
     comparisons = []
     for layer in [layer for layer in sweep.layers if layer != whole]:
         scores = resample_layer(sweep, layer)
-        if scores and (comparison := compare(scores, reference)):
+        if scores and (comparison := compare_layer_scores(scores, reference)):
             note = "best on dev" if layer == sweep.best_layer else ""
             comparisons.append(LayerComparison(f"Layer {layer}", "the whole model", *comparison, note))
     return comparisons

@@ -42,12 +42,12 @@ def write_grid_page(results: GridResults, model: str, folder: Path) -> Page:
         title = f"{task_type}: {MEASURES[task_type]}, over {len(tasks)} tasks"
         page.table(title, variants_table(results, task_type))
         page.table(f"{task_type}, task by task", tasks_table(results, task_type))
-    curves = partial(plots.score_curves, layer_curves(results), xlabel="layer", ylabel="score × 100")
+    curves = partial(plots.draw_score_curves, layer_curves(results), xlabel="layer", ylabel="score × 100")
     page.figure("score by layer", {"grid-layers": curves})
-    points = partial(plots.scatter, isotropy_points(results), xlabel="IsoScore", ylabel="score × 100")
+    points = partial(plots.draw_scatter, isotropy_points(results), xlabel="IsoScore", ylabel="score × 100")
     page.figure("isotropy against score", {"grid-isotropy": points})
     if maps := interpolation_maps(results):
-        draw = partial(plots.heat_maps, maps, xlabel="weight w", ylabel="layer")
+        draw = partial(plots.draw_heat_maps, maps, xlabel="weight w", ylabel="layer")
         page.figure("weights of mean word vectors", {"grid-interpolation": draw})
     page.write("grid", to_dict(results, model))
     return page
@@ -79,7 +79,7 @@ def variants_table(results: GridResults, task_type: str) -> list[list[str]]:
         for variant in results.scores
         if variant.source in results.sources
         and results.task_scores(variant, task_type)
-        and not variant.postprocess.startswith("interpolate")
+        and not variant.is_interpolated
     )
     weights_order = list(dict.fromkeys(token_weights for token_weights, _ in pairs))
     lines = [["token weights", "post-processing", *results.sources, ""]]
@@ -124,7 +124,7 @@ def tasks_table(results: GridResults, task_type: str) -> list[list[str]]:
 
 
 def layer_curves(results: GridResults) -> dict[str, list[tuple[str, float, float]]]:
-    """Return {title: [(layer, mean over the tasks, their sample std)]}, the argument of plots.score_curves.
+    """Return {title: [(layer, mean over the tasks, their sample std)]}, for plots.draw_score_curves.
 
     Each curve has one pair of token weights and post-processing, from LAYER_CURVES. Random embeddings have a
     single point.
@@ -148,7 +148,7 @@ def layer_curves(results: GridResults) -> dict[str, list[tuple[str, float, float
 
 
 def isotropy_points(results: GridResults) -> dict[str, list[tuple[float, float]]]:
-    """Return {source: [(IsoScore, mean similarity score x 100)]} of all variants, for plots.scatter."""
+    """Return {source: [(IsoScore, mean similarity score x 100)]} of all variants, for plots.draw_scatter."""
     return {
         source: [
             (iso_score, 100 * results.mean_score(variant, "similarity"))
@@ -160,7 +160,7 @@ def isotropy_points(results: GridResults) -> dict[str, list[tuple[float, float]]
 
 
 def interpolation_maps(results: GridResults) -> dict[str, tuple[list[str], list[str], list[list[float]]]]:
-    """Return {task type: (layers, weights, scores)} of all interpolations, the argument of plots.heat_maps.
+    """Return {task type: (layers, weights, scores)} of all interpolations, for plots.draw_heat_maps.
 
     A hidden state u is interpolated with the mean word vectors v, as (1 - weight) u + weight v. scores: a
     list for each layer, with the mean score over the tasks for each weight, not x 100.

@@ -24,7 +24,8 @@ MAX_PARAGRAPH = 1500  # characters
 MAX_CELL = 700
 NUMBER = re.compile(r"([+-]?[\d,]*\.?\d+)( ±.*| M| of \d+.*| s| ★.*)?")
 
-Draw = Callable[[list[Path]], None]  # writes a figure to each of the paths; raises InputError if it cannot
+# Writes a figure to each of the paths; raises InputError if it cannot.
+DrawFunction = Callable[[list[Path]], None]
 
 
 class Page:
@@ -64,23 +65,29 @@ class Page:
 
     def heading(self, heading: str) -> None:
         """Add a heading within a section."""
-        self.add(f"### {escape_markdown(heading)}", f"<h3>{plain(heading)}</h3>")
+        self.add(f"### {escape_markdown(heading)}", f"<h3>{escape_html_text(heading)}</h3>")
 
     def text(self, paragraph: str, style: str = "") -> None:
         """Add a paragraph of plain text. style: a class of page.css."""
-        html = f"<p{class_attribute(style)}>{plain(paragraph, MAX_PARAGRAPH)}</p>"
+        html = f"<p{class_attribute(style)}>{escape_html_text(paragraph, MAX_PARAGRAPH)}</p>"
         self.add(escape_markdown(paragraph, max_length=MAX_PARAGRAPH), html)
 
     def bullets(self, items: Iterable[str]) -> None:
         """Add a list of sentences."""
         items = list(items)
         markdown = "\n".join(f"- {escape_markdown(item, max_length=MAX_PARAGRAPH)}" for item in items)
-        self.add(markdown, f"<ul>{''.join(f'<li>{plain(item, MAX_PARAGRAPH)}</li>' for item in items)}</ul>")
+        self.add(
+            markdown,
+            f"<ul>{''.join(f'<li>{escape_html_text(item, MAX_PARAGRAPH)}</li>' for item in items)}</ul>",
+        )
 
     def facts(self, facts: dict[str, str]) -> None:
         """Add a list of names and values; empty values are left out."""
         known = {name: value for name, value in facts.items() if value}
-        html = "".join(f"<dt>{plain(k)}</dt><dd>{plain(v, MAX_PARAGRAPH)}</dd>" for k, v in known.items())
+        html = "".join(
+            f"<dt>{escape_html_text(k)}</dt><dd>{escape_html_text(v, MAX_PARAGRAPH)}</dd>"
+            for k, v in known.items()
+        )
         markdown = "\n".join(
             f"- {k}: {escape_markdown(v, max_length=MAX_PARAGRAPH)}" for k, v in known.items()
         )
@@ -93,7 +100,9 @@ class Page:
 
     def command(self, command: str, name: str) -> None:
         """Add a command that page.js can copy. name: what it repeats."""
-        code = f'<code class="copyable" data-name="{plain(name)}">{command_to_html(command)}</code>'
+        code = (
+            f'<code class="copyable" data-name="{escape_html_text(name)}">{command_to_html(command)}</code>'
+        )
         lines = "\n".join(sanitize(line, 6000) for line in command.split("\n"))
         self.add(f"```sh\n{lines}\n```", f'<div class="whole-command">{code}</div>')
 
@@ -115,7 +124,7 @@ class Page:
         title = sanitize(title, MAX_NAME_LENGTH)
         html = table_to_html(title, lines, commands, best)
         if is_folded:
-            html = f"<details><summary>Table: {plain(title)}</summary>{html}</details>"
+            html = f"<details><summary>Table: {escape_html_text(title)}</summary>{html}</details>"
         is_file = is_printed or not is_folded
         level = "##" if len(self.sections) == 1 else "###"
         markdown = f"{level} {escape_markdown(title)}\n\n{markdown_table(lines).rstrip()}"
@@ -125,7 +134,7 @@ class Page:
         if is_file:
             self.tables[title] = lines
 
-    def figure(self, title: str, panels: Mapping[str, Draw], explanation: str = "") -> None:
+    def figure(self, title: str, panels: Mapping[str, DrawFunction], explanation: str = "") -> None:
         """Draw the panels of a figure, write each as SVG and PDF, and add them to the page side by side.
 
         title: for those who do not see the figure. panels: {name of the files, without ending: function that
@@ -146,7 +155,7 @@ class Page:
             shown.append(inline_svg(paths[0].read_text("utf-8"), f"figure-{len(self.files)}"))
             self.markdown.append(f"![{escape_markdown(title)}]({quote(paths[0].name)})\n")
         if shown:
-            caption = f"<figcaption>{plain(explanation, 900)}</figcaption>" if explanation else ""
+            caption = f"<figcaption>{escape_html_text(explanation, 900)}</figcaption>" if explanation else ""
             self.add("", f'<figure>{caption}<div class="panels">{"".join(shown)}</div></figure>')
 
     def write(self, name: str, data: object) -> None:
@@ -170,11 +179,15 @@ class Page:
         )
         policy = f"default-src 'none'; style-src '{csp_hash(css)}'; script-src '{csp_hash(script)}'"
         (_, _, top), *sections = [(*about, "\n".join(pieces)) for *about, pieces in self.sections]
-        links = "".join(f'<li><a href="#{name}">{plain(heading)}</a></li>' for name, heading, _ in sections)
-        skipped = "".join(f'<p class="warning">{plain(reason, 900)}</p>' for reason in self.skipped_figures)
+        links = "".join(
+            f'<li><a href="#{name}">{escape_html_text(heading)}</a></li>' for name, heading, _ in sections
+        )
+        skipped = "".join(
+            f'<p class="warning">{escape_html_text(reason, 900)}</p>' for reason in self.skipped_figures
+        )
         body = "\n".join(
             f'<section id="{name}" aria-labelledby="{name}-heading">\n'
-            f'<h2 id="{name}-heading">{plain(heading)}</h2>\n{pieces}\n</section>'
+            f'<h2 id="{name}-heading">{escape_html_text(heading)}</h2>\n{pieces}\n</section>'
             for name, heading, pieces in sections
         )
         self.add_file(
@@ -185,14 +198,14 @@ class Page:
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{policy}; img-src data:; base-uri 'none'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{plain(self.title)}</title>
+<title>{escape_html_text(self.title)}</title>
 <style>{css}</style>
 </head>
 <body>
 <a class="skip" href="#content">Skip to the results</a>
 <header>
-<h1>{plain(self.title)}</h1>
-<p class="muted">{plain(self.subtitle)}</p>
+<h1>{escape_html_text(self.title)}</h1>
+<p class="muted">{escape_html_text(self.subtitle)}</p>
 {top}
 {skipped}
 </header>
@@ -248,7 +261,7 @@ def csp_hash(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def plain(text: object, max_length: int = MAX_NAME_LENGTH) -> str:
+def escape_html_text(text: object, max_length: int = MAX_NAME_LENGTH) -> str:
     """Return a text as HTML that shows it literally, on one line and cut to max_length characters."""
     return escape(sanitize(str(text), max_length), quote=True)
 
@@ -265,7 +278,7 @@ def table_to_html(
     heading, *body = lines
     is_text = [not any(NUMBER.fullmatch(line[i]) for line in body) for i in range(len(heading))]
     cells = [
-        f'<th scope="col"{class_attribute("words" if is_text[i] else "")}>{plain(cell)}</th>'
+        f'<th scope="col"{class_attribute("words" if is_text[i] else "")}>{escape_html_text(cell)}</th>'
         for i, cell in enumerate(heading)
     ]
     cells += ['<th scope="col" class="words command-cell">command</th>'] if commands else []
@@ -274,7 +287,7 @@ def table_to_html(
         row = [cell_to_html(cell, i, is_text[i]) for i, cell in enumerate(line)]
         row += [f'<td class="command-cell">{folded_command(commands[number])}</td>'] if commands else []
         rows.append(f"<tr{class_attribute('best' if number == best else '')}>{''.join(row)}</tr>")
-    label = plain(title)
+    label = escape_html_text(title)
     return (
         f'<p class="caption">{label}</p><div class="scroll" role="region" tabindex="0" '
         f'aria-label="Table: {label}"><table class="sortable" aria-label="{label}">'
@@ -288,9 +301,9 @@ def cell_to_html(text: str, column: int, is_text: bool) -> str:
     value = f' data-value="{match[1].replace(",", "")}"' if match else ""
     if column == 0:
         kind = class_attribute("long" if len(text) > 40 else "")
-        return f'<th scope="row"{kind}{value}>{plain(text, MAX_CELL)}</th>'
+        return f'<th scope="row"{kind}{value}>{escape_html_text(text, MAX_CELL)}</th>'
     kind = "words" if is_text or len(text) > 40 else "number"
-    return f'<td class="{kind}"{value}>{plain(text, MAX_CELL)}</td>'
+    return f'<td class="{kind}"{value}>{escape_html_text(text, MAX_CELL)}</td>'
 
 
 def folded_command(command: str) -> str:
@@ -301,5 +314,5 @@ def folded_command(command: str) -> str:
 
 def command_to_html(command: str) -> str:
     """Return a command as HTML; no line is broken within the name of an option."""
-    lines = "\n".join(plain(line, 6000) for line in command.split("\n"))
+    lines = "\n".join(escape_html_text(line, 6000) for line in command.split("\n"))
     return re.sub(r"(?<= )--?[a-z][a-z0-9-]*", r"<span>\g<0></span>", lines)

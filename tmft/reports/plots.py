@@ -32,7 +32,7 @@ from tmft.reports.drawing import (
     name_ticks,
     save_figure,
 )
-from tmft.reports.tables import defined, metric_name, run_speed
+from tmft.reports.tables import is_defined, metric_name, run_speed
 from tmft.runs.sweeps import Sweep
 from tmft.training.gradient_surgery import STEPS_PER_ENTRY
 
@@ -46,7 +46,7 @@ HELD_OUT_NOTE = "on held-out text, which was not trained on"
 # ------------------------------------------------------------------------------------- figures of sweeps
 
 
-def score_by_layer(
+def draw_score_by_layer(
     sweeps: list[Sweep], path: Paths, split: str = "test", baselines: dict[str, float] | None = None
 ) -> None:
     """Draw the score x 100 by layer, with a line per sweep: mean over seeds, sample std (n - 1) shaded.
@@ -75,7 +75,7 @@ def score_by_layer(
             style = {"color": color, "marker": "", "linewidth": 0.9, "linestyle": ":"}
             published.append(Line(label, range(len(theirs)), theirs, style=style))
     lines += published
-    references = {name: 100 * score for name, score in (baselines or {}).items() if defined(score)}
+    references = {name: 100 * score for name, score in (baselines or {}).items() if is_defined(score)}
     for number, (name, score) in enumerate(references.items()):
         style = {"color": GRAY, "marker": "", "linewidth": 1, "linestyle": (0, (4, 2 + 3 * number))}
         lines.append(Line(f"{name}, without any model: {score:.2f}", (), [score], style=style))
@@ -100,7 +100,7 @@ def score_by_layer(
     )
 
 
-def score_by_quantity(sweeps: list[Sweep], path: Paths, quantity: str) -> None:
+def draw_score_by_quantity(sweeps: list[Sweep], path: Paths, quantity: str) -> None:
     """Draw the test score x 100 against the size or the speed of each layer, which may be unknown.
 
     The gray line is the Pareto front: the models that score higher than every one that is as good in the
@@ -139,7 +139,7 @@ def score_by_quantity(sweeps: list[Sweep], path: Paths, quantity: str) -> None:
     draw_lines(lines, path, f"{xlabel} (logarithmic axis)", ylabel, title, note, finish)
 
 
-def epoch_curves(sweep: Sweep, path: Paths, quantity: str) -> None:
+def draw_epoch_curves(sweep: Sweep, path: Paths, quantity: str) -> None:
     """Draw the loss or the score on dev by epoch, with a line per run. quantity: "loss" or "dev"."""
     best, whole, factor = sweep.best_layer, sweep.num_hidden_layers, 1 if quantity == "loss" else 100
     others: list[Line] = []  # the gray lines come first, and are below
@@ -150,7 +150,7 @@ def epoch_curves(sweep: Sweep, path: Paths, quantity: str) -> None:
             epoch.get("loss") if quantity == "loss" else epoch.get("dev", {}).get(sweep.metric)
             for epoch in run.get("epochs", [])
         ]
-        curve = [(n, factor * value) for n, value in enumerate(numbers, start=1) if defined(value)]
+        curve = [(n, factor * value) for n, value in enumerate(numbers, start=1) if is_defined(value)]
         if not curve:
             continue
         names = {whole: f"layer {layer}, the whole model", best: f"layer {layer}, best on dev"}
@@ -168,7 +168,7 @@ def epoch_curves(sweep: Sweep, path: Paths, quantity: str) -> None:
     draw_lines([*others, *special], path, "Epoch", ylabel, title, note, lambda axes: layer_ticks(axes.xaxis))
 
 
-def intervals(title: str, comparisons: list[LayerComparison], path: Paths) -> None:
+def draw_intervals(title: str, comparisons: list[LayerComparison], path: Paths) -> None:
     """Draw the differences x 100 with their 95 % confidence intervals, the first one at the top."""
     check_not_empty(comparisons)
     is_one_reference = len({one.second for one in comparisons}) == 1
@@ -194,7 +194,7 @@ def intervals(title: str, comparisons: list[LayerComparison], path: Paths) -> No
 # --------------------------------------------------------------------------- figures of pre-training runs
 
 
-def mlm_loss_by_tokens(results: list[dict[str, Any]], path: Paths) -> None:
+def draw_mlm_loss(results: list[dict[str, Any]], path: Paths) -> None:
     """Draw the loss on masked tokens, with replaced token detection that of the generator, by tokens seen."""
     kinds = {"rtd": ", generator", "span": ", spans of tokens"}
     lines = []
@@ -206,7 +206,7 @@ def mlm_loss_by_tokens(results: list[dict[str, Any]], path: Paths) -> None:
     draw_lines(lines, path, *labels, "Pre-training: loss on masked tokens", HELD_OUT_NOTE)
 
 
-def rtd_accuracy_by_tokens(results: list[dict[str, Any]], path: Paths) -> None:
+def draw_rtd_accuracy(results: list[dict[str, Any]], path: Paths) -> None:
     """Draw the accuracy of replaced token detection, and that of predicting "original" for every token."""
     metrics = {"rtd_accuracy": "", "rtd_baseline": ": always “original”"}
     lines = [
@@ -220,12 +220,12 @@ def rtd_accuracy_by_tokens(results: list[dict[str, Any]], path: Paths) -> None:
 
 def held_out_line(label: str, result: dict[str, Any], metric: str, factor: float = 1) -> Line:
     """Return factor x a metric on held-out text by millions of tokens seen, for each entry of the log."""
-    entries = [entry for entry in result["curve"] if defined(entry["held_out"].get(metric))]
+    entries = [entry for entry in result["curve"] if is_defined(entry["held_out"].get(metric))]
     tokens = [entry["tokens"] / 1e6 for entry in entries]
     return Line(label, tokens, [factor * entry["held_out"][metric] for entry in entries])
 
 
-def gradient_cosines(results: list[dict[str, Any]], path: Paths) -> None:
+def draw_gradient_cosines(results: list[dict[str, Any]], path: Paths) -> None:
     """Draw the cosine of the gradients of every two tasks by step, for the first run of each sweep."""
     first = {result["sweep"]: result for result in reversed(results)}
     cosines: dict[str, list[float]] = {}
@@ -246,7 +246,7 @@ def gradient_cosines(results: list[dict[str, Any]], path: Paths) -> None:
 # ----------------------------------------------------------------------------------------- figures of CKA
 
 
-def cka_by_layer(pairs: list[dict[str, Any]], path: Paths) -> None:
+def draw_cka_by_layer(pairs: list[dict[str, Any]], path: Paths) -> None:
     """Draw linear CKA by layer, with a line per pair of checkpoints a and b.
 
     pairs: dicts with the keys "a", "b" and "by_layer", as cka.py writes them to JSON. The x axis is the layer
@@ -270,7 +270,7 @@ def cka_by_layer(pairs: list[dict[str, Any]], path: Paths) -> None:
     draw_lines(lines, path, *labels, "Similarity of two models, layer by layer", note, finish)
 
 
-def cka_heat_map(pairs: list[dict[str, Any]], path: Paths) -> None:
+def draw_cka_heat_map(pairs: list[dict[str, Any]], path: Paths) -> None:
     """Draw a heat map of the CKA of every layer of checkpoint a, on the y axis, with every layer of b.
 
     Layer 0 of a is at the top, as in the table that cka.py prints. The colors range from the lowest to the
@@ -297,7 +297,7 @@ def cka_heat_map(pairs: list[dict[str, Any]], path: Paths) -> None:
 # --------------------------------------------------------------------------- figures of scores by position
 
 
-def score_curves(
+def draw_score_curves(
     lines: dict[str, list[tuple[str, float, float]]],
     path: Paths,
     xlabel: str,
@@ -339,7 +339,7 @@ def score_curves(
     draw_lines(drawn, path, xlabel, ylabel, f"Mean {ylabel} by {xlabel}", note, finish)
 
 
-def scatter(points: dict[str, list[tuple[float, float]]], path: Paths, xlabel: str, ylabel: str) -> None:
+def draw_scatter(points: dict[str, list[tuple[float, float]]], path: Paths, xlabel: str, ylabel: str) -> None:
     """Draw points (x, y), with a marker per name; the legend shows Pearson's r for three points or more.
 
     points: {name: [(x, y), ...]}; a point with NaN is left out.
@@ -354,7 +354,7 @@ def scatter(points: dict[str, list[tuple[float, float]]], path: Paths, xlabel: s
     draw_lines(lines, path, xlabel, ylabel, f"{ylabel} against {xlabel}", "r: Pearson's correlation")
 
 
-def heat_maps(
+def draw_heat_maps(
     maps: dict[str, tuple[list[str], list[str], list[list[float]]]], path: Paths, xlabel: str, ylabel: str
 ) -> None:
     """Draw heat maps of scores side by side; each cell shows its score x 100, and the best one has a frame.

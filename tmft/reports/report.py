@@ -15,7 +15,7 @@ from tmft.io.files import is_file, read_json, reading
 from tmft.reports import plots
 from tmft.reports.baselines import baseline_scores
 from tmft.reports.comparisons import LayerComparison, compare_layers_with_whole, compare_sweeps
-from tmft.reports.page import Page, plain
+from tmft.reports.page import Page, escape_html_text
 from tmft.reports.paper_tables import csv_table, file_stem
 from tmft.reports.run_commands import repeat_command, sweep_command, train_command
 from tmft.reports.tables import (
@@ -93,7 +93,9 @@ def make_report(runs: Path, out: Path, program: str = "tmft") -> Page:
     if sweeps:
         page.add_file("runs.csv", csv_table(tidy_scores(sweeps)))
     names = [path.relative_to(out).as_posix() for path in page.files]
-    links = "".join(f'<li><a href="{plain(name)}">{plain(name)}</a></li>' for name in names)
+    links = "".join(
+        f'<li><a href="{escape_html_text(name)}">{escape_html_text(name)}</a></li>' for name in names
+    )
     page.add("", f"<h3>The same as files</h3>\n<ul>{links}</ul>")
     page.write_html(
         "index.html", "<p>Made by <code>python -m tmft report</code>. The page loads nothing.</p>"
@@ -108,15 +110,15 @@ def summarize_runs(sweeps: list[Sweep], pretrained: list[dict[str, Any]]) -> str
     if runs:
         hours = format_duration(sum(run.get("seconds", 0) for run in runs))
         parts.append(
-            f"{count(len(runs), 'fine-tuning run')} in {count(len(sweeps), 'sweep')} on "
+            f"{format_count(len(runs), 'fine-tuning run')} in {format_count(len(sweeps), 'sweep')} on "
             f"{', '.join(group_by_task(sweeps))}, {hours} hours of training"
         )
     if pretrained:
-        parts.append(count(len(pretrained), "pre-training run"))
+        parts.append(format_count(len(pretrained), "pre-training run"))
     return "; ".join(parts) + "."
 
 
-def count(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Return number and noun, such as "1 run" or "3 runs"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
@@ -147,8 +149,8 @@ def add_task(
             "scores need not come from the models."
         )
     by_layer = {
-        f"{stem}-layers-dev": partial(plots.score_by_layer, sweeps, split="dev"),
-        f"{stem}-layers": partial(plots.score_by_layer, sweeps, baselines=baselines),
+        f"{stem}-layers-dev": partial(plots.draw_score_by_layer, sweeps, split="dev"),
+        f"{stem}-layers": partial(plots.draw_score_by_layer, sweeps, baselines=baselines),
     }
     page.figure(f"{task}: score by layer", by_layer)
     for sweep in sweeps:
@@ -179,7 +181,7 @@ def add_task(
         if len(lines := epochs_table(sweep)) > 1:
             name = f"{stem}-{file_stem(sweep.name, used)}"
             curves = {
-                f"{name}-{quantity}": partial(plots.epoch_curves, sweep, quantity=quantity)
+                f"{name}-{quantity}": partial(plots.draw_epoch_curves, sweep, quantity=quantity)
                 for quantity, column in (("loss", 3), ("dev", 4))
                 if any(line[column] not in ("", "nan") for line in lines[1:])
             }
@@ -192,7 +194,7 @@ def describe_main_result(sweep: Sweep) -> str:
     name = sanitize(sweep.name, MAX_NAME_LENGTH)
     best, whole = sweep.best_layer, sweep.num_hidden_layers
     score = f"{metric_name(sweep.metric)} {mean_and_std(sweep.scores(best, 'test'))} on test"
-    seeds = count(len(sweep.layers[best]), "seed")
+    seeds = format_count(len(sweep.layers[best]), "seed")
     if len(sweep.layers) == 1:
         return f"{name}, with {best} of {whole} layers: {score} ({seeds})."
     sentence = f"{name}: dev chooses {best} of {whole} layers, with {score} ({seeds})"
@@ -205,12 +207,12 @@ def add_size_and_speed(page: Page, task: str, sweeps: list[Sweep], stem: str) ->
     """Add the figures of the test score against the number of stored parameters and the measured speed."""
     runs = [run for sweep in sweeps for runs in sweep.layers.values() for run in runs]
     devices = {run.get("environment", {}).get("device") for run in runs}
-    panels = {f"{stem}-parameters": partial(plots.score_by_quantity, sweeps, quantity="size")}
+    panels = {f"{stem}-parameters": partial(plots.draw_score_by_quantity, sweeps, quantity="size")}
     explanation = "Speed is not drawn, as the runs were measured on different devices."
     if len(devices) == 1:
         explanation = ""
         if run_speed(runs):
-            panels[f"{stem}-speed"] = partial(plots.score_by_quantity, sweeps, quantity="speed")
+            panels[f"{stem}-speed"] = partial(plots.draw_score_by_quantity, sweeps, quantity="speed")
             machines = "; ".join(sorted({describe_machine(run) for run in runs}))
             explanation = (
                 "Speed is the median over epochs and seeds, as each run has measured it while it was trained "
@@ -228,7 +230,11 @@ def describe_machine(run: dict[str, Any]) -> str:
     """Return what a run was computed on: device, number of threads and precision."""
     environment = run.get("environment", {})
     threads = environment.get("threads")
-    parts = [environment.get("device"), count(threads, "thread") if threads else "", run.get("precision")]
+    parts = [
+        environment.get("device"),
+        format_count(threads, "thread") if threads else "",
+        run.get("precision"),
+    ]
     return ", ".join(str(part) for part in parts if part)
 
 
@@ -252,18 +258,18 @@ def add_comparisons(page: Page, task: str, sweeps: list[Sweep], stem: str) -> No
     used: set[str] = set()
     if between:
         page.table(f"{task}: are the differences on test significant?", comparison_table(between))
-        draw_intervals(page, task, between, f"{stem}-differences")
+        add_intervals(page, task, between, f"{stem}-differences")
     for name, comparisons in with_whole.items():
         if comparisons:
             title = f"{name}: each layer against the whole model, on test"
             page.table(title, comparison_table(comparisons), is_printed=False)
-            draw_intervals(page, name, comparisons, f"{stem}-{file_stem(name, used)}-differences")
+            add_intervals(page, name, comparisons, f"{stem}-{file_stem(name, used)}-differences")
 
 
-def draw_intervals(page: Page, title: str, comparisons: list[LayerComparison], stem: str) -> None:
+def add_intervals(page: Page, title: str, comparisons: list[LayerComparison], stem: str) -> None:
     """Add the figure of several comparisons; of a single one, the table says it all."""
     if len(comparisons) > 1:
-        page.figure(f"{title}: differences", {stem: partial(plots.intervals, title, comparisons)})
+        page.figure(f"{title}: differences", {stem: partial(plots.draw_intervals, title, comparisons)})
 
 
 def describe_sweep(sweep: Sweep) -> dict[str, str]:
@@ -292,7 +298,7 @@ def describe_sweep(sweep: Sweep) -> dict[str, str]:
     commit, torch = environment.get("commit"), environment.get("versions", {}).get("torch")
     made_with = [f"commit {str(commit)[:10]}" if commit else "", f"torch {torch}" if torch else ""]
     layers = f"layers {', '.join(map(str, sweep.layers))} of {sweep.num_hidden_layers}"
-    each = count(seeds[0], "seed") if len(set(seeds)) == 1 else f"{min(seeds)} to {max(seeds)} seeds"
+    each = format_count(seeds[0], "seed") if len(set(seeds)) == 1 else f"{min(seeds)} to {max(seeds)} seeds"
     return {
         "checkpoint": "; ".join(checkpoint),
         "data": ", ".join(filter(None, data)),
@@ -312,19 +318,17 @@ def add_gradients(page: Page, results: list[dict[str, Any]]) -> None:
     if logged:
         page.section("Several tasks")
         title = "several tasks: cosine of their gradients"
-        page.figure(title, {"gradients": partial(plots.gradient_cosines, logged)})
+        page.figure(title, {"gradients": partial(plots.draw_gradient_cosines, logged)})
 
 
 def add_pretraining(page: Page, results: list[dict[str, Any]]) -> None:
     """Add the table of pre-training runs, and curves of loss and accuracy on held-out text."""
     page.section("Pre-training")
-    commands = [
-        train_command(result, "", ["--seed", str(result["settings"].get("seed", 0))]) for result in results
-    ]
+    commands = [train_command(result, "", result["settings"].get("seed", 0)) for result in results]
     page.table("pre-training, on held-out text", pretraining_table(results), commands=commands)
-    panels = {"pretraining-masked": partial(plots.mlm_loss_by_tokens, results)}
+    panels = {"pretraining-masked": partial(plots.draw_mlm_loss, results)}
     if replaced := [result for result in results if result["settings"]["task"] == "rtd"]:
-        panels["pretraining-replaced"] = partial(plots.rtd_accuracy_by_tokens, replaced)
+        panels["pretraining-replaced"] = partial(plots.draw_rtd_accuracy, replaced)
     page.figure("pre-training, by tokens seen", panels)
     lines = [["run", "million tokens", "quantity", "value"]]
     for result in results:
@@ -344,13 +348,13 @@ def add_cka(page: Page, pairs: list[dict[str, Any]]) -> None:
         lines += [[a, b, str(i), f"{value:.4f}"] for i, value in enumerate(pair["by_layer"])]
     sentences = pairs[0].get("sentences")
     source = f"Of the embeddings of {sentences} sentences ({pairs[0].get('source')})." if sentences else ""
-    page.figure("linear CKA by layer", {"cka-layers": partial(plots.cka_by_layer, pairs)}, source)
+    page.figure("linear CKA by layer", {"cka-layers": partial(plots.draw_cka_by_layer, pairs)}, source)
     page.table("CKA by layer", lines, is_printed=False, is_folded=True)
     for number, pair in enumerate(pairs, start=1):
         if matrix := pair.get("matrix"):
             a, b = names[pair["a"]], names[pair["b"]]
             title = f"CKA of every layer of {a} with every layer of {b}"
-            page.figure(title, {f"cka-map-{number}": partial(plots.cka_heat_map, [pair])})
+            page.figure(title, {f"cka-map-{number}": partial(plots.draw_cka_heat_map, [pair])})
             table = [[f"{a} \\ {b}", *map(str, range(len(matrix[0])))]]
             table += [[str(i), *(f"{value:.4f}" for value in row)] for i, row in enumerate(matrix)]
             page.table(title, table, is_printed=False, is_folded=True)

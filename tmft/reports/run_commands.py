@@ -1,4 +1,4 @@
-"""The commands that repeat finished runs, from the options that their result.json has recorded.
+"""The options and the command that repeat a finished run, from what its result.json has recorded.
 
 Names in these files may come from strangers, and the command is there to be pasted into a terminal: every
 value is quoted for the shell, control characters are replaced, and keys that are no names of options are left
@@ -15,6 +15,7 @@ from tmft.runs.sweeps import Sweep
 # Options that the command gets from the run itself, or that do not change its result.
 OWN_OPTIONS = {"ckpt", "layer", "seed", "num_seeds", "device"}
 SWITCHES = {"save_fp16"}  # options that are off unless named; other options without a value have a --no- form
+OPTION_NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
 COMMA_LISTS = {"keep_layers"}  # lists that are one word on the command line
 
 
@@ -26,8 +27,8 @@ def repeat_command(runs: list[dict[str, Any]], layers: str | None = None) -> str
     layers = str(runs[0]["settings"].get("layer", "")) if layers is None else layers
     seeds = list(dict.fromkeys(run["settings"].get("seed", 0) for run in runs))
     if len(seeds) > 1 and sorted(seeds) == list(range(len(seeds))):
-        return train_command(runs[0], layers, ["--num-seeds", str(len(seeds))])
-    return "\n".join(train_command(runs[0], layers, ["--seed", str(seed)]) for seed in seeds)
+        return train_command(runs[0], layers, num_seeds=len(seeds))
+    return "\n".join(train_command(runs[0], layers, seed) for seed in seeds)
 
 
 def sweep_command(sweep: Sweep) -> str:
@@ -36,22 +37,28 @@ def sweep_command(sweep: Sweep) -> str:
     return repeat_command(runs, format_layers(list(sweep.layers)))
 
 
-def train_command(run: dict[str, Any], layer: str, seed_options: list[str]) -> str:
-    """Return a command of train.py with the options of a run, the content of its result.json.
+def train_command(
+    run: dict[str, Any], layer: str, seed: int | None = None, num_seeds: int | None = None
+) -> str:
+    """Return a command of train.py with the options of a run, the content of its result.json."""
+    options = run_options(run, layer, seed, num_seeds)
+    words = [word for name, value in options.items() for word in option_words(name, value)]
+    return " ".join(shlex.quote(sanitize(word, 4000)) for word in ["python", "train.py", *words])
+
+
+def run_options(
+    run: dict[str, Any], layer: str, seed: int | None = None, num_seeds: int | None = None
+) -> dict[str, object]:
+    """Return {name: value} of the options of train.py that repeat a run; None stands for an absent option.
 
     layer: value of --layer; "" or, if layers were chosen by --keep-layers, any value leaves the option out.
     """
     arguments, settings = dict(run.get("arguments", {})), run["settings"]
-    words = ["python", "train.py"]
-    if checkpoint := settings.get("ckpt"):
-        words += ["--ckpt", checkpoint]
-    if layer and not settings.get("keep_layers") and "text_tokens" not in run:
-        words += ["--layer", layer]
-    words += seed_options
-    for name, value in arguments.items():
-        if re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name) and name not in OWN_OPTIONS:
-            words += option_words(name, value)
-    return " ".join(shlex.quote(sanitize(word, 4000)) for word in words)
+    has_layer = layer and not settings.get("keep_layers") and "text_tokens" not in run
+    own = {"ckpt": settings.get("ckpt") or None, "layer": layer if has_layer else None}
+    seeds = {"seed": seed, "num_seeds": num_seeds}
+    names = [name for name in arguments if OPTION_NAME.fullmatch(name) and name not in OWN_OPTIONS]
+    return own | seeds | {name: arguments[name] for name in names}
 
 
 def option_words(name: str, value: object) -> list[str]:
@@ -61,7 +68,7 @@ def option_words(name: str, value: object) -> list[str]:
         return []
     if isinstance(value, bool):
         return [option if value else f"--no-{option[2:]}"]
-    if name == "task":  # names of several tasks are recorded with spaces between them
+    if name == "task" and isinstance(value, str):  # several are recorded with spaces between their names
         return [option, *str(value).split()]
     if name in COMMA_LISTS and isinstance(value, list):
         return [option, ",".join(map(str, value))]

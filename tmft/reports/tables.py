@@ -178,7 +178,7 @@ def tidy_scores(sweeps: list[Sweep]) -> list[list[Any]]:
                     "seed": run["settings"].get("seed", ""),
                     "split": split,
                     "metric": metric,
-                    "score": score if defined(score) else "",  # neither x 100 nor rounded
+                    "score": score if is_defined(score) else "",  # neither x 100 nor rounded
                     "selects_epoch": metric == sweep.metric,
                     "best_on_dev": layer == sweep.best_layer,
                     "parameters": run["parameters"].get("stored", ""),
@@ -230,7 +230,7 @@ def run_speed(runs: list[dict[str, Any]]) -> float | None:
     medians = []
     for run in runs:
         speeds = [epoch.get("pairs_per_second") for epoch in run.get("epochs", [])]
-        if speeds := [speed for speed in speeds if defined(speed) and speed > 0]:
+        if speeds := [speed for speed in speeds if is_defined(speed) and speed > 0]:
             medians.append(statistics.median(speeds))
     return statistics.median(medians) if medians else None
 
@@ -240,6 +240,6 @@ def metric_name(metric: str) -> str:
     return {"f1": "F1", "f1_macro": "macro F1"}.get(metric, metric.replace("_", " ").capitalize())
 
 
-def defined(value: float | None) -> bool:
+def is_defined(value: float | None) -> bool:
     """Return whether a score is a finite number."""
     return value is not None and math.isfinite(value)

@@ -87,10 +87,10 @@ class LayerScores:
 def resample_layer(sweep: Sweep, layer: int) -> LayerScores | None:
     """Return the resampled test scores of a sweep at a layer; None if its runs have no predictions."""
     runs = read_sweep_predictions(sweep, layer)
-    return LayerScores(sweep, layer, runs[0][1], resample_scores(sweep, runs)) if runs else None
+    return LayerScores(sweep, layer, runs[0][1], resample_scores(sweep.metric, runs)) if runs else None
 
 
-def compare(one: LayerScores, other: LayerScores) -> Difference | None:
+def compare_layer_scores(one: LayerScores, other: LayerScores) -> Difference | None:
     """Return the score of `one` minus that of `other`; None if they are of different test examples.
 
     The difference is significant if its confidence interval does not contain 0.
@@ -120,14 +120,16 @@ def read_sweep_predictions(
     return runs if all(np.array_equal(labels, runs[0][1]) for _, labels, _ in runs) else []
 
 
-def resample_scores(sweep: Sweep, runs: list[tuple[np.ndarray, np.ndarray, float | None]]) -> np.ndarray:
-    """Return the score of a sweep in each of R resamples, (R,).
+def resample_scores(
+    metric: str, runs: list[tuple[np.ndarray, np.ndarray, float | None]], seed: int = 0
+) -> np.ndarray:
+    """Return the mean score of runs in each of R resamples, (R,).
 
     A resample draws N of the N examples and as many seeds as there are, both with replacement. The generators
-    start from fixed seeds, so all sweeps are scored on the same examples.
-    runs: (predictions (N,), labels (N,), threshold) of each seed.
+    start from fixed seeds, so all runs are scored on the same examples.
+    runs: (predictions (N,), labels (N,), threshold) of each seed. seed: of the drawn examples.
     """
-    example_generator, seed_generator = np.random.default_rng(0), np.random.default_rng(1)
+    example_generator, seed_generator = np.random.default_rng(seed), np.random.default_rng(1)
     N, scores = len(runs[0][1]), []
     chunk = max(1, MAX_CHUNK // N)  # resamples at a time
     for start in range(0, NUM_RESAMPLES, chunk):
@@ -138,7 +140,7 @@ def resample_scores(sweep: Sweep, runs: list[tuple[np.ndarray, np.ndarray, float
         total = np.zeros(len(rows))
         for seed, run in enumerate(runs):
             drawn = seed_counts[:, seed] > 0
-            total[drawn] += seed_counts[drawn, seed] * resample_run(sweep.metric, *run, examples[drawn])
+            total[drawn] += seed_counts[drawn, seed] * resample_run(metric, *run, examples[drawn])
         scores.append(total / len(runs))
     return np.concatenate(scores)
 

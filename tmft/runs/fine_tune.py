@@ -17,7 +17,7 @@ from tmft.device import choose_precision
 from tmft.distributed import Processes
 from tmft.errors import InputError
 from tmft.formatting import format_duration, percent
-from tmft.losses.nested import NestedLoss, SubEmbeddings
+from tmft.losses.nested import NestedLoss, SubEmbeddingSlices
 from tmft.runs.bootstrap import save_predictions
 from tmft.runs.run_config import FineTuningRecipe, Run
 from tmft.runs.run_folder import (
@@ -29,16 +29,16 @@ from tmft.runs.run_folder import (
 from tmft.runs.run_result import fine_tuning_result, format_provenance, save_heads, write_result
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.speed.threads import describe_threads
-from tmft.training.all_layers import AllLayersEmbed
+from tmft.training.all_layers import AllLayersEmbedder
 from tmft.training.callbacks import Callback
 from tmft.training.checkpointing import Checkpointing, TrainingCheckpoint
-from tmft.training.freezing import FreezeLayers, FrozenEmbeddings, check_trainable, freezes_all
+from tmft.training.freezing import FreezeLayers, PrecomputedEmbedder, check_trainable, freezes_all
 from tmft.training.gradient_cache import GradientCache
 from tmft.training.gradient_surgery import GRADIENT_SURGERY
 from tmft.training.loop import fit
 from tmft.training.model_options import apply_training_options
 from tmft.training.multitask import MultiTask, make_training_tasks
-from tmft.training.task import Embed, PackedEmbed, TrainingTask
+from tmft.training.task import Embedder, PackedEmbedder, TrainingTask
 
 
 def fine_tune(
@@ -109,17 +109,17 @@ def assemble_training(
     seed: int = 0,
     processes: Processes | None = None,
     checkpoint: TrainingCheckpoint | None = None,
-) -> tuple[TrainingTask | MultiTask, Embed, list[Callback]]:
+) -> tuple[TrainingTask | MultiTask, Embedder, list[Callback]]:
     """Return the task, the `embed` and the callbacks with which `fit` does all that a recipe asks for.
 
-    If all options have their defaults, these are the only task, a PackedEmbed and no callback.
+    If all options have their defaults, these are the only task, a PackedEmbedder and no callback.
     tasks: name -> TrainingTask; if sub-embeddings are trained, the loss of each is wrapped in place.
     seed: for the sub-embeddings that are sampled.
     processes: the processes that share each batch; None: a single one.
     checkpoint: where the state of the run is saved; None does not save it.
     Raises InputError for options that exclude each other.
     """
-    embed: Embed = PackedEmbed(model)
+    embed: Embedder = PackedEmbedder(model)
     callbacks: list[Callback] = [] if checkpoint is None else [Checkpointing(checkpoint)]
     [first_task, *others] = tasks.values()
     task: TrainingTask | MultiTask = first_task
@@ -134,13 +134,14 @@ def assemble_training(
         callbacks.append(FreezeLayers(model, recipe.freeze_layers))
         check_trainable(model, tasks)
         if freezes_all(model, recipe.freeze_layers):
-            embed = FrozenEmbeddings(model, task)
+            embed = frozen = PrecomputedEmbedder(model)
+            callbacks.append(frozen)
 
     if recipe.all_layers or recipe.matryoshka_dims:
         num_layers = len(model.encoder.layers) if recipe.all_layers else None
-        sub_embeddings = SubEmbeddings(model.dimensions, recipe.matryoshka_dims or (), num_layers, seed)
+        sub_embeddings = SubEmbeddingSlices(model.dimensions, recipe.matryoshka_dims or (), num_layers, seed)
         for name, single in tasks.items():
-            if recipe.matryoshka_dims and list(single.objective.parameters()):
+            if recipe.matryoshka_dims and single.objective.has_head:
                 raise InputError(
                     f"matryoshka_dims: the head of {name or 'this task'} needs all dimensions: "
                     "choose an objective without a head",
@@ -148,7 +149,7 @@ def assemble_training(
                 )
             single.loss = NestedLoss(single.objective, sub_embeddings, recipe.all_layers or "mean")
         if recipe.all_layers:
-            embed = AllLayersEmbed(model, sub_embeddings)
+            embed = AllLayersEmbedder(model, sub_embeddings)
 
     if recipe.mini_batch_size or (processes and processes.world_size > 1):
         embed = GradientCache(embed, recipe.mini_batch_size, processes)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tmft.checkpoints.load import load_encoder_with_report
-from tmft.checkpoints.model_card import model_card
+from tmft.checkpoints.model_card import format_model_card
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.tokenizers import Tokenizer, check_vocab_size, load_tokenizer
 from tmft.device import choose_precision
@@ -22,8 +22,8 @@ from tmft.models import config_from_dict
 from tmft.models.base import BaseEncoder, EncoderConfig
 from tmft.models.registry import (
     FAMILIES,
-    bert_form,
     check_memory,
+    convert_to_bert,
     empty_encoder,
     parameter_counts,
     random_encoder,
@@ -51,7 +51,7 @@ from tmft.runs.run_folder import (
     lock_run_folder,
     reserve_folder,
 )
-from tmft.runs.run_result import describe_environment, jsonable, provenance_of, write_result
+from tmft.runs.run_result import describe_environment, read_provenance, to_json_types, write_result
 
 # Pre-training task -> function that makes its masking from a tokenizer: mlm as in BERT; rtd as in ELECTRA,
 # where every masked token becomes [MASK]; span as in T5; clm as in GPT, each token from those before it.
@@ -83,7 +83,7 @@ METRIC_NAMES = {
 MAX_TEXT_LENGTH = 10_000  # characters of the names of the text files in a card
 
 
-def pretrain(
+def do_pretraining_runs(
     configs: list[PretrainingConfig],
     run_name: str | None,
     output_dir: Path,
@@ -97,10 +97,10 @@ def pretrain(
     for config, folder in zip(configs, folders, strict=True):
         reserve_folder(folder, config.ckpt, config.to_flat_dict(), reserved)
     for config, folder in zip(configs, folders, strict=True):
-        pretrain_run(config, run_name or config.name, folder, processes, arguments)
+        do_pretraining_run(config, run_name or config.name, folder, processes, arguments)
 
 
-def pretrain_run(
+def do_pretraining_run(
     config: PretrainingConfig, sweep: str, folder: Path, processes: Processes, arguments: dict[str, Any]
 ) -> dict[str, Any]:
     """Do one pre-training run and write its folder, unless it is finished already; return its result.json."""
@@ -116,17 +116,17 @@ def pretrain_run(
         return finished
     check_same_on_all_processes(digests, processes)
 
-    torch.manual_seed(config.seed)  # for random weights
-    if isinstance(source, Path) or config.from_scratch:
-        model, tokenizer, start = from_scratch(config, source)
-    else:
-        model, tokenizer, start = from_checkpoint(config, source)
-    model = model.to(processes.device)
-    corpus = tokenize_files(config.text, tokenizer, recipe.max_length)
-    num_processes = f" x {processes.world_size}" * (processes.world_size > 1)
-    where = f"{choose_precision(recipe.precision, processes.device)} on {processes.device}{num_processes}"
-    masking = PRETRAINING_TASKS[config.task](tokenizer)
     with lock_run_folder(folder, settings, processes, digests) as checkpoint:
+        torch.manual_seed(config.seed)  # for random weights
+        if isinstance(source, Path) or config.from_scratch:
+            model, tokenizer, start = from_scratch(config, source)
+        else:
+            model, tokenizer, start = from_checkpoint(config, source)
+        model = model.to(processes.device)
+        corpus = tokenize_files(config.text, tokenizer, recipe.max_length)
+        masking = PRETRAINING_TASKS[config.task](tokenizer)
+        num_processes = f" x {processes.world_size}" * (processes.world_size > 1)
+        where = f"{choose_precision(recipe.precision, processes.device)} on {processes.device}{num_processes}"
         print_main(f"\n{folder}: {len(corpus)} sentences, {len(corpus.tokens)} tokens, {where}")
         print_main(start)
         log = []
@@ -249,7 +249,7 @@ def to_electra(encoder: BaseEncoder) -> BaseEncoder:
     """
     if FAMILIES[encoder.config.model_type].bert_incompatible:
         return encoder
-    config, weights = bert_form(encoder)
+    config, weights = convert_to_bert(encoder)
     electra = empty_encoder(replace(config, model_type="electra"), len(encoder.layers))
     electra.load_state_dict(weights, assign=True)
     return electra
@@ -353,10 +353,10 @@ def pretraining_result(
     return {
         "sweep": name,
         "data": config.task,
-        "provenance": provenance_of(config.ckpt) if config.ckpt else [],
+        "provenance": read_provenance(config.ckpt) if config.ckpt else [],
         "settings": config.to_flat_dict(),
         "digests": digests,
-        "arguments": jsonable(arguments),
+        "arguments": to_json_types(arguments),
         "start": start,
         "sentences": len(corpus),
         "text_tokens": len(corpus.tokens),
@@ -390,7 +390,7 @@ def pretraining_card(
     text = escape_markdown(", ".join(Path(name).name for name, _ in settings["text"]), MAX_TEXT_LENGTH)
     num_steps, duration = result["curve"][-1]["steps"], format_duration(result["seconds"])
     title = component.capitalize() or "Encoder"
-    return model_card(
+    return format_model_card(
         f"{title}: {model_type}, {num_layers} layers, hidden size {hidden_size}",
         f"""
 Pre-trained by {TASK_NAMES[settings["task"]]} from {escape_markdown(initial_weights)}:

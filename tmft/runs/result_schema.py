@@ -72,7 +72,7 @@ class Rule:
     is_met: Callable[[object], bool]
 
 
-def integer(low: int, high: int = MAX_NUMBER) -> Rule:
+def integer_rule(low: int, high: int = MAX_NUMBER) -> Rule:
     """Return a Rule for whole numbers from low to high, both included; true and false are not numbers."""
     return Rule(
         f"a whole number from {low} to {high}", lambda value: type(value) is int and low <= value <= high
@@ -114,7 +114,7 @@ METRIC = Rule(  # the run may have had a metric of its user, which METRICS does 
     "the name of a metric",
     lambda value: isinstance(value, str) and re.fullmatch(r"[\w.+-]{1,60}", value) is not None,
 )
-COUNT, LAYER, SEED = integer(0), integer(0, 1000), integer(*SEED_RANGE)
+COUNT, LAYER, SEED = integer_rule(0), integer_rule(0, 1000), integer_rule(*SEED_RANGE)
 RANGE = Rule(
     "two numbers",
     lambda value: isinstance(value, list) and len(value) == 2 and all(map(is_number, value)),
@@ -137,7 +137,7 @@ RESULT: dict[Any, Any] = {
         {"data": NAME, "settings": COMMON_SETTINGS, "dev": (SPLIT_SCORES,), "test": (SPLIT_SCORES,)}
     ],
     "arguments": {"task": (TEXT,), "data": (PATH,), "data_root": (PATH,), "score_range": (RANGE,)},
-    "parameters": {"paper": integer(1), "stored": integer(1)},
+    "parameters": {"paper": integer_rule(1), "stored": integer_rule(1)},
     "precision": TEXT,
     "seconds": POSITIVE,
     "num_hidden_layers": LAYER,

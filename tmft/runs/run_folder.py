@@ -16,7 +16,7 @@ from tmft.errors import InputError, describe_error, has_control_characters, sani
 from tmft.io.atomic import FolderInUseError, check_output_folder, folder_lock, is_same_file
 from tmft.io.files import is_file
 from tmft.runs.result_schema import RESULT_FILE, read_result
-from tmft.runs.run_result import jsonable
+from tmft.runs.run_result import to_json_types
 from tmft.training.checkpointing import STATE_FILE, TrainingCheckpoint
 
 MAX_FOLDER_NAME_BYTES = 200  # length of the name of a run folder; most file systems allow 255
@@ -97,7 +97,7 @@ def lock_run_folder(
     with folder_lock(folder) if is_main else nullcontext():
         if is_main and load_finished_result(folder, settings, digests):
             raise FolderInUseError(f"{folder}: another process has finished this run in the meantime")
-        checkpoint = TrainingCheckpoint(folder / STATE_FILE, jsonable(settings), processes, digests)
+        checkpoint = TrainingCheckpoint(folder / STATE_FILE, to_json_types(settings), processes, digests)
         if checkpoint.content:
             check_same_settings(folder, "an unfinished", checkpoint.content["settings"], settings)
             check_same_inputs(folder, "an unfinished", checkpoint.content["digests"], digests or {})
@@ -145,7 +145,7 @@ def first_difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
 
     Two paths to the same folder count as the same checkpoint.
     """
-    for key, value in jsonable(now).items():
+    for key, value in to_json_types(now).items():
         old_value = before.get(key)
         if key == "ckpt" and isinstance(old_value, str) and value:
             paths = (os.path.realpath(name) if os.path.isdir(name) else name for name in (old_value, value))

@@ -82,9 +82,9 @@ def fine_tuning_result(
     chosen = max(epoch.epoch for epoch in epochs if epoch.is_best)
     return {
         "sweep": run.sweep,
-        "settings": jsonable(run.config.to_flat_dict()),
+        "settings": to_json_types(run.config.to_flat_dict()),
         "digests": digests,
-        "arguments": jsonable(arguments),
+        "arguments": to_json_types(arguments),
         "data": run.data,
         "provenance": run.provenance,
         "num_hidden_layers": run.num_hidden_layers,
@@ -110,7 +110,7 @@ def write_result(folder: Path, result: dict[str, Any], model: SentenceEncoder | 
     write_file(folder / RESULT_FILE, to_json({"format": FORMAT} | result))
 
 
-def provenance_of(checkpoint: str | os.PathLike[str]) -> list[dict[str, Any]]:
+def read_provenance(checkpoint: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Return data, settings and scores of the runs that trained the weights in a folder, oldest first."""
     folder = Path(checkpoint)
     if not is_file(folder / RESULT_FILE):
@@ -146,7 +146,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
     }
 
 
-def jsonable(values: dict[str, Any]) -> dict[str, Any]:
+def to_json_types(values: dict[str, Any]) -> dict[str, Any]:
     """Return a dict as it would be after writing and reading JSON: tuples become lists, paths strings."""
     return json.loads(json.dumps(values, default=str))
 
@@ -176,7 +176,7 @@ def card_data_from_result(result: dict[str, Any], curve: str = "") -> ModelCardD
         if (score := get_score(result[split], name)) is not None and not math.isnan(score)
     )
     base = "" if first_settings.get("init") == "random" else first_settings["ckpt"] or ""
-    return ModelCardData(fine_tuning_results(result) + curve, base, defined)
+    return ModelCardData(fine_tuning_to_markdown(result) + curve, base, defined)
 
 
 def get_score(scores: dict[str, Any], name: str) -> float | None:
@@ -184,7 +184,7 @@ def get_score(scores: dict[str, Any], name: str) -> float | None:
     return find_score(scores, name) if name in score_names(scores) else None
 
 
-def fine_tuning_results(result: dict[str, Any]) -> str:
+def fine_tuning_to_markdown(result: dict[str, Any]) -> str:
     """Return Markdown about a fine-tuning run: its training, its scores and the number of parameters."""
     settings, dev, test = result["settings"], result["dev"], result["test"]
     provenance = result["provenance"]

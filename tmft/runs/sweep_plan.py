@@ -25,7 +25,7 @@ from tmft.runs.run_folder import (
     load_finished_result,
     reserve_folder,
 )
-from tmft.runs.run_result import provenance_of
+from tmft.runs.run_result import read_provenance
 from tmft.runs.sweeps import sweep_summaries
 
 WAITING_INTERVAL = 2.0  # seconds from one look at the runs of another process to the next
@@ -80,7 +80,7 @@ def expand_grid(
                     run_config = replace(run_config, init_from=init_from)
                     init_folder = ModelFolder.open(init_from)
                     check_same_model(init_folder, original, layer)
-                provenance = provenance_of(init_folder.path)
+                provenance = read_provenance(init_folder.path)
                 sweep = (run_name or default_sweep_name(run_config, provenance, data)) + suffix
                 folder = output_dir / f"{sweep}-layer{layer}-seed{seed}"
                 reserve_folder(folder, ckpt, run_config.to_flat_dict(), reserved)

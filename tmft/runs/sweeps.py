@@ -181,8 +181,8 @@ def group_into_sweeps(results: list[tuple[Path, dict[str, Any]]]) -> list[Sweep]
     all_sweeps = [sweep for same_name in sweeps.values() for sweep in same_name]
     names: set[str] = set()
     for sweep in all_sweeps:
-        number = next(n for n in count(1) if numbered(sweep.name, n) not in names)
-        sweep.name = numbered(sweep.name, number)
+        number = next(n for n in count(1) if add_number_to_name(sweep.name, n) not in names)
+        sweep.name = add_number_to_name(sweep.name, number)
         names.add(sweep.name)
         sweep.layers = {layer: sweep.layers[layer] for layer in sorted(sweep.layers)}
         folders = {run["folder"] for runs in sweep.layers.values() for run in runs} | sweep.copies.keys()
@@ -190,7 +190,7 @@ def group_into_sweeps(results: list[tuple[Path, dict[str, Any]]]) -> list[Sweep]
     return all_sweeps
 
 
-def numbered(name: str, number: int) -> str:
+def add_number_to_name(name: str, number: int) -> str:
     """Return a name with a number in brackets, which 1 does not need."""
     return name if number == 1 else f"{name} ({number})"
 

@@ -22,7 +22,7 @@ from tmft.serving import numpy_encoder
 ENCODER_FILE = "encode.py"
 
 
-def check_compact(model: SentenceEncoder) -> SentenceEncoder:
+def require_compact_support(model: SentenceEncoder) -> SentenceEncoder:
     """Return the model, a BERT, unchanged. Raises InputError if numpy_encoder.py cannot compute it."""
     config, known = model.encoder.config, set(numpy_encoder.ACTIVATIONS)
     dense_activations = {

@@ -30,9 +30,9 @@ import numpy as np
 from tmft.device import progress_bar
 from tmft.distributed import Processes
 from tmft.errors import InputError, describe_error
-from tmft.io.atomic import check_regular, folder_lock, private_folder, write_file
+from tmft.io.atomic import check_regular, folder_lock, make_private_folder, write_file
 from tmft.io.files import reading
-from tmft.io.tables import check_pyarrow, read_rows, read_texts, table_kind
+from tmft.io.tables import check_pyarrow, read_texts, read_texts_and_values, table_kind
 from tmft.io.text import STDIN
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.embedding_identity import LineDigest, model_record, names_that_differ
@@ -85,7 +85,7 @@ def encode_file(
     text = None
     if path != STDIN:  # which can be read only once; a mistake in a file is found before anything is embedded
         text = LineDigest()
-        deque(text(row[0] for row in read_rows(path, column, keep_columns)), maxlen=0)
+        deque(text(row[0] for row in read_texts_and_values(path, column, keep_columns)), maxlen=0)
     record = model_record(model)
     processes.check_same_files(record | {"text": text.hexdigest if text else None})
     processes.check_shared_folder(out.parent)  # the main process reads what all of them have embedded
@@ -139,7 +139,7 @@ def parts_folder(folder: Path, processes: Processes) -> Iterator[Path]:
     """
     lock: AbstractContextManager = nullcontext()
     if processes.rank == 0:
-        private_folder(folder)
+        make_private_folder(folder)
         lock = folder_lock(folder, "write to another file with `out`", "out")
     with lock:
         processes.barrier()
@@ -346,7 +346,7 @@ def write_parquet(
 def kept_rows(path: Path, column: str | None, names: Sequence[str], digest: str) -> Iterator[list[Any]]:
     """Yield the values of the columns that are kept; at the end raise InputError if the texts were others."""
     text = LineDigest()
-    for line, values in read_rows(path, column, names):
+    for line, values in read_texts_and_values(path, column, names):
         text.update(line)
         yield values
     if text.hexdigest != digest:

@@ -18,12 +18,12 @@ from tmft.checkpoints.weights import DTYPES
 from tmft.embedding.modules import Dense
 from tmft.errors import InputError, check_choice
 from tmft.io.atomic import check_output_folder, replacing_files, write_file
-from tmft.models.registry import FAMILIES, bert_form, empty_encoder
+from tmft.models.registry import FAMILIES, convert_to_bert, empty_encoder
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
-from tmft.serving.compact_export import ENCODER_FILE, check_compact, quantize_compact, write_compact
+from tmft.serving.compact_export import ENCODER_FILE, quantize_compact, require_compact_support, write_compact
 from tmft.serving.graph_encoder import graph_path
 from tmft.serving.numpy_encoder import Encoder as NumpyEncoder
-from tmft.serving.onnx import PACKAGES, OnnxEncoder, check_onnx, require_package, write_onnx
+from tmft.serving.onnx import PACKAGES, OnnxEncoder, require_onnx_support, require_package, write_onnx
 from tmft.serving.onnx_quantization import quantize_onnx
 from tmft.serving.openvino import OpenVINOEncoder, quantize_openvino, write_openvino
 
@@ -70,7 +70,7 @@ def to_bert(model: SentenceEncoder) -> SentenceEncoder:
     if reason := FAMILIES[model_type].bert_incompatible:
         problem = f"format bert: {model_type} cannot be stored as BERT ({reason})"
         raise InputError(f"{problem}: choose sentence-transformers or onnx", "format")
-    config, weights = bert_form(encoder)
+    config, weights = convert_to_bert(encoder)
     projection: list[nn.Module] = []
     widths = config.embedding_size, config.hidden_size
     if widths[0] != widths[1]:
@@ -103,7 +103,7 @@ FORMATS = {
     "sentence-transformers": ExportFormat(lambda model: model, SentenceEncoder.save_pretrained, load_tmft),
     "bert": ExportFormat(to_bert, SentenceEncoder.save_pretrained, load_tmft),
     "onnx": ExportFormat(
-        check_onnx,
+        require_onnx_support,
         write_onnx,
         lambda folder: OnnxEncoder(folder).encode,
         ("float32", "float16", "int8", "uint8"),
@@ -112,7 +112,7 @@ FORMATS = {
         graph_pattern="onnx/*.onnx",
     ),
     "openvino": ExportFormat(
-        check_onnx,
+        require_onnx_support,
         write_openvino,
         lambda folder: OpenVINOEncoder(folder).encode,
         ("float32", "float16", "int8"),
@@ -122,7 +122,7 @@ FORMATS = {
         graph_pattern="openvino/*.xml",
     ),
     "compact": ExportFormat(
-        lambda model: check_compact(to_bert(model)),
+        lambda model: require_compact_support(to_bert(model)),
         write_compact,
         lambda folder: NumpyEncoder(folder).encode,
         ("int4", "int8"),

@@ -57,7 +57,7 @@ class OnnxModel(nn.Module):
         return hidden.float(), self.model.pool(hidden, batch)
 
 
-def check_onnx(model: SentenceEncoder) -> SentenceEncoder:
+def require_onnx_support(model: SentenceEncoder) -> SentenceEncoder:
     """Return the model unchanged. Raises InputError if a graph cannot express it."""
     if not model.tokenizer.add_special_tokens:
         problem = "a static model only looks up word vectors, which needs no graph"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tmft.checkpoints.hub import quiet_hub, unreachable_reason
+from tmft.checkpoints.hub import silence_hub, unreachable_reason
 from tmft.errors import InputError, describe_error, short_repr
 from tmft.io.files import is_plain_name
 
@@ -95,7 +95,7 @@ def call_hub(request: Callable[[], Any], repo_id: str) -> Any:
     from huggingface_hub import errors
 
     try:
-        with quiet_hub():
+        with silence_hub():
             return request()
     except errors.HfHubHTTPError as error:
         status = getattr(error.response, "status_code", None)

@@ -88,7 +88,7 @@ class DynamicInt8Linear(nn.Module):
     def __init__(self, linear: nn.Linear):
         super().__init__()
         self.weight = Int8Weight(linear.weight.detach().float())
-        self.bias = bias_of(linear)
+        self.bias = bias_or_zeros(linear)
         self.weight_digest = digest_linears([linear])
 
     def forward(self, x: Tensor) -> Tensor:
@@ -134,7 +134,10 @@ class Int8SelfAttention(SelfAttention):
         nn.Module.__init__(self)
         self.num_heads, self.dropout = attention.num_heads, attention.dropout
         linears = attention.query, attention.key, attention.value
-        weight, bias = torch.cat([linear.weight.detach() for linear in linears]), [*map(bias_of, linears)]
+        weight, bias = (
+            torch.cat([linear.weight.detach() for linear in linears]),
+            [*map(bias_or_zeros, linears)],
+        )
         self.quantize = SmoothQuantizer(largest, weight)
         self.projections = Int8Weight(weight * self.quantize.factors, torch.cat(bias))
         self.output = attention.output
@@ -163,12 +166,12 @@ class Int8FeedForward(nn.Module):
         super().__init__()
         up, down = feed_forward.up, feed_forward.down
         neurons, parts, limit = split_neurons(MARGIN * largest_outputs, NUM_PARTS)
-        up_weight, up_bias = up.weight.detach()[neurons], bias_of(up)[neurons] - limit * parts
+        up_weight, up_bias = up.weight.detach()[neurons], bias_or_zeros(up)[neurons] - limit * parts
         self.quantize = SmoothQuantizer(largest, up_weight)
         self.up = Int8Weight(up_weight * self.quantize.factors, up_bias)
         self.step = (limit - GELU_MINIMUM) / 255  # of the outputs of GELU
         self.zero_point = round(-GELU_MINIMUM / self.step)
-        self.down = Int8Weight(down.weight.detach()[:, neurons], bias_of(down))
+        self.down = Int8Weight(down.weight.detach()[:, neurons], bias_or_zeros(down))
         self.weight_digest = digest_linears([up, down])
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -199,7 +202,7 @@ def split_neurons(largest: Tensor, num_parts: int) -> tuple[Tensor, Tensor, floa
     return neurons, parts, max((largest / counts).max().item(), 1e-5)
 
 
-def bias_of(linear: nn.Linear) -> Tensor:
+def bias_or_zeros(linear: nn.Linear) -> Tensor:
     """Return the bias of a linear layer, (out,) float32; zeros if it has none."""
     return torch.zeros(linear.out_features) if linear.bias is None else linear.bias.detach().float()
 
@@ -211,7 +214,7 @@ def digest_linears(linears: Iterable[nn.Linear]) -> str:
     """
     digest = hashlib.sha256()
     for linear in linears:
-        for tensor in (linear.weight.detach().float(), bias_of(linear)):
+        for tensor in (linear.weight.detach().float(), bias_or_zeros(linear)):
             digest.update(tensor.contiguous().numpy().tobytes())
     return digest.hexdigest()
 

@@ -83,7 +83,7 @@ def tokens_to_keep(model: SentenceEncoder, counts: Tensor, vocab_size: int | Non
     vocab_size: how many tokens to keep; None keeps all that occur. Those without which no text could be read
     are always kept: special tokens, ASCII characters and the like.
     """
-    always = always_kept(model)
+    always = find_required_ids(model)
     order = counts[: model.encoder.config.vocab_size].argsort(descending=True, stable=True).tolist()
     by_frequency = [id for id in order if id not in always]
     if vocab_size is None:
@@ -94,7 +94,7 @@ def tokens_to_keep(model: SentenceEncoder, counts: Tensor, vocab_size: int | Non
     return sorted(always.union(by_frequency[:num_others]))
 
 
-def always_kept(model: SentenceEncoder) -> set[int]:
+def find_required_ids(model: SentenceEncoder) -> set[int]:
     """Return the ids of the tokens without which a tokenizer could not read every text."""
     backend, config = model.tokenizer.backend, json.loads(model.tokenizer.backend.to_str())["model"]
     kept = special_ids(model.tokenizer) | set(model.encoder.embeddings.extra_ids)

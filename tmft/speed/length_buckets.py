@@ -14,7 +14,8 @@ def length_bucketed_batches(
     of its length has a row of exactly this length, so that its attention needs no mask. The others are then
     distributed like cards: from long to short, each goes to the next batch in turn, so that each batch has
     short sentences that fill up the rows of long ones. For STSB, 97 % of the positions then hold a token, and
-    all batches have nearly the same shape.
+    all batches have nearly the same shape. A batch with less text than a row of packed_length is one row of
+    exactly its tokens.
     """
     order = sorted(range(len(lengths)), key=lambda s: -lengths[s])
     start = 0
@@ -28,4 +29,6 @@ def length_bucketed_batches(
     # at least one batch if there are sentences, also if all of them are empty
     num_batches = -(-sum(lengths[s] for s in rest) // tokens_per_batch) or min(1, len(rest))
     for first in range(num_batches):
-        yield rest[first::num_batches], packed_length
+        batch = rest[first::num_batches]
+        num_tokens = max(1, sum(lengths[s] for s in batch))  # a row has a position, also without a token
+        yield batch, min(packed_length, num_tokens)

@@ -1,17 +1,18 @@
 """Training every layer at once: an `embed` that returns all hidden states, pooled, for losses/nested.py."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
 from tmft.errors import InputError
-from tmft.losses.nested import SubEmbeddings
-from tmft.packing import PackedBatch
+from tmft.losses.nested import SubEmbeddingSlices
+from tmft.packing import pack
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.training.task import PackedEmbed
+from tmft.training.task import Batch, Embedder
 
 
-class AllLayersEmbed(PackedEmbed):
+class AllLayersEmbedder(Embedder):
     """Embeds each sentence as its pooled hidden states 0 to L, concatenated, for a model with L layers.
 
     sub_embeddings: where each hidden state is in the concatenation; made with num_layers=L. It draws random
@@ -20,9 +21,9 @@ class AllLayersEmbed(PackedEmbed):
     """
 
     width: int
-    sub_embeddings: SubEmbeddings
+    sub_embeddings: SubEmbeddingSlices
 
-    def __init__(self, model: SentenceEncoder, sub_embeddings: SubEmbeddings):
+    def __init__(self, model: SentenceEncoder, sub_embeddings: SubEmbeddingSlices):
         super().__init__(model)
         if model.layers is not None:
             raise InputError(
@@ -31,9 +32,13 @@ class AllLayersEmbed(PackedEmbed):
             )
         self.width, self.sub_embeddings = sub_embeddings.width, sub_embeddings
 
-    def forward_packed(self, packed: PackedBatch) -> Tensor:
-        """Embed a packed batch of S sentences: return (S, (L + 1) D) float32."""
-        return self.model.forward_all_layers(packed).transpose(0, 1).flatten(1)
+    def __call__(self, batch: Batch) -> Tensor:
+        pooled = self.model.forward_all_layers(pack(batch.token_ids).to(self.device))  # (L + 1, S, D)
+        return pooled.transpose(0, 1).flatten(1)  # (S, (L + 1) D)
+
+    def embed_no_grad(self, token_ids: Sequence[Sequence[int]]) -> Tensor:
+        pooled = self.model.embed_token_ids(token_ids, all_layers=True)  # (L + 1, S, D)
+        return pooled.transpose(0, 1).flatten(1)  # (S, (L + 1) D)
 
     def state_dict(self) -> dict[str, Any]:
         return self.sub_embeddings.state_dict()

@@ -10,8 +10,7 @@ from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.training.callbacks import Callback
 from tmft.training.loop_state import LoopState
-from tmft.training.multitask import MultiTask
-from tmft.training.task import Batch, PackedEmbed, TrainingTask
+from tmft.training.task import Batch, PackedEmbedder, TrainingTask
 
 
 def freezes_all(model: SentenceEncoder, num_frozen: int) -> bool:
@@ -55,16 +54,16 @@ class FreezeLayers(Callback):
             module.requires_grad_(True)
 
 
-class FrozenEmbeddings(PackedEmbed):
+class PrecomputedEmbedder(PackedEmbedder, Callback):
     """Embeds sentences by a look-up: the frozen encoder encodes every distinct sentence once, beforehand.
 
-    A step computes only the modules after the pooling, which may be trained.
-    task: its sentences of train and dev are encoded; their pooled outputs are kept in float32.
+    A step computes only the modules after the pooling, which may be trained. It is also a callback: the
+    sentences of train and dev are encoded when the training begins, from the token ids that `fit` has made.
+    Their pooled outputs are kept in float32.
     """
 
-    def __init__(self, model: SentenceEncoder, task: TrainingTask | MultiTask):
-        super().__init__(model)
-        task.tokenize(model)
+    def on_train_begin(self, state: LoopState) -> None:
+        task, model = state.steps.task, self.model
         distinct = list(dict.fromkeys(map(tuple, chain(task.train_token_ids, task.dev_token_ids))))
         self.index = {ids: index for index, ids in enumerate(distinct)}
         head_modules, model.head_modules = model.head_modules, nn.Sequential()
@@ -77,7 +76,7 @@ class FrozenEmbeddings(PackedEmbed):
         return self.look_up(batch.token_ids)
 
     def look_up(self, token_ids: Sequence[Sequence[int]]) -> Tensor:
-        """Return the embeddings, (S, D) float32, of S sentences that were given to the constructor.
+        """Return the embeddings, (S, D) float32, of S sentences of train and dev.
 
         token_ids: the ids of each sentence.
         """

@@ -17,24 +17,23 @@ from torch import Tensor, nn
 
 from tmft.device import get_rng_state, seed_rng, set_rng_state
 from tmft.distributed import Processes, single_process
-from tmft.packing import PackedBatch
-from tmft.training.task import Batch, Embed
+from tmft.training.task import Batch, Embedder
 
 
-class GradientCache(Embed):
+class GradientCache(Embedder):
     """Embeds a batch without storing activations; the backward pass embeds it again, a mini-batch at a time.
 
-    embed: the Embed that embeds a mini-batch.
+    embed: what embeds a mini-batch.
     mini_batch_size: number of examples in a mini-batch; None splits the batch evenly among the processes.
     processes: the processes that share the mini-batches of each batch. Each process then has the embeddings
         of the whole batch and, after the backward pass, the gradient of the whole batch. None: a single one.
     """
 
-    embed: Embed
+    embed: Embedder
     width: int
     processes: Processes
 
-    def __init__(self, embed: Embed, mini_batch_size: int | None, processes: Processes | None = None):
+    def __init__(self, embed: Embedder, mini_batch_size: int | None, processes: Processes | None = None):
         super().__init__(embed.model)
         self.embed, self.width = embed, embed.width
         self.mini_batch_size = mini_batch_size
@@ -44,7 +43,7 @@ class GradientCache(Embed):
         if self.processes.world_size == 1 and len(batch) <= (self.mini_batch_size or len(batch)):
             return self.embed(batch)
         needs_gradient = torch.zeros((), requires_grad=True)  # torch calls backward only for such an input
-        return CachedEmbed.apply(needs_gradient, self, batch)
+        return RecomputedEmbedding.apply(needs_gradient, self, batch)
 
     def mini_batches(self, batch: Batch) -> tuple[list[tuple[slice, int]], int]:
         """Split a batch; return [(sentences, seed), ...] of this process, and the seed to use afterwards.
@@ -60,11 +59,8 @@ class GradientCache(Embed):
         return slices[self.processes.rank :: self.processes.world_size], seed_after
 
     def embed_no_grad(self, token_ids: Sequence[Sequence[int]]) -> Tensor:
-        """Embed S sentences as `Embed.embed_no_grad` does. token_ids: the ids of each sentence."""
+        """Embed S sentences as `Embedder.embed_no_grad` does. token_ids: the ids of each sentence."""
         return self.embed.embed_no_grad(token_ids)
-
-    def forward_packed(self, packed: PackedBatch) -> Tensor:
-        return self.embed.forward_packed(packed)
 
     def state_dict(self) -> dict[str, Any]:
         return self.embed.state_dict()
@@ -73,7 +69,7 @@ class GradientCache(Embed):
         self.embed.load_state_dict(state)
 
 
-class CachedEmbed(torch.autograd.Function):
+class RecomputedEmbedding(torch.autograd.Function):
     """Embeds a batch without a graph; its backward pass embeds each mini-batch again, with a graph."""
 
     @staticmethod
@@ -84,7 +80,7 @@ class CachedEmbed(torch.autograd.Function):
         which torch would not call `backward`.
         """
         device = cache.device
-        ctx.cache, ctx.batch, ctx.autocast = cache, batch, autocast_as_it_is(device)
+        ctx.cache, ctx.batch, ctx.autocast = cache, batch, copy_autocast(device)
         ctx.mini_batches, seed_after = cache.mini_batches(batch)
         embeddings = torch.zeros(len(batch.token_ids), cache.width, device=device)
         for sentences, seed in ctx.mini_batches:
@@ -102,7 +98,7 @@ class CachedEmbed(torch.autograd.Function):
         """
         cache, batch = ctx.cache, ctx.batch
         states = get_rng_state(cache.device)
-        with own_gradients(cache.model) as parameters:
+        with set_gradients_aside(cache.model) as parameters:
             for sentences, seed in ctx.mini_batches:
                 seed_rng(cache.device, seed)
                 with torch.enable_grad(), ctx.autocast:
@@ -114,7 +110,7 @@ class CachedEmbed(torch.autograd.Function):
         return None, None, None
 
 
-def autocast_as_it_is(device: torch.device) -> torch.autocast:
+def copy_autocast(device: torch.device) -> torch.autocast:
     """Return a context in which autocast has its present setting, for use in the backward pass.
 
     device: the model's.
@@ -124,7 +120,7 @@ def autocast_as_it_is(device: torch.device) -> torch.autocast:
 
 
 @contextmanager
-def own_gradients(model: nn.Module) -> Iterator[list[nn.Parameter]]:
+def set_gradients_aside(model: nn.Module) -> Iterator[list[nn.Parameter]]:
     """Set all gradients to None inside the block, and add the earlier gradients when it ends.
 
     Yields the parameters that require a gradient. The processes thus sum the gradient of this batch alone,

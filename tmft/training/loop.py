@@ -32,7 +32,7 @@ from tmft.training.optimizers import (
     linear_schedule_with_warmup,
     parameter_groups,
 )
-from tmft.training.task import Embed, EpochSteps, PackedEmbed, TrainingTask
+from tmft.training.task import Embedder, EpochSteps, PackedEmbedder, TrainingTask
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def fit(
     task: TrainingTask | MultiTask,
     recipe: Recipe,
     seed: int = 0,
-    embed: Embed | None = None,
+    embed: Embedder | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Iterator[EpochResult]:
     """Fine-tune all weights that require a gradient, and yield the EpochResult of each epoch.
@@ -82,14 +82,14 @@ def fit(
     task: the examples and their loss; a MultiTask for several tasks.
     seed: determines the order of the examples. Dropout draws from torch's global generator.
     embed: turns a batch into embeddings; None packs the sentences into rows without padding, encodes and
-        pools them (PackedEmbed).
+        pools them (PackedEmbedder).
     callbacks: objects with methods that are called at certain times, for instance to save checkpoints.
         (FreezeLayers freezes already when it is made, before `fit`.) tmft/runs/fine_tune.py makes those of a
         run.
     Raises DivergedError if the loss is not finite; in the first epoch the model then has the weights that it
     began with. Raises InputError if the weights of the model have 16 bits.
     """
-    embed = embed or PackedEmbed(model)
+    embed = embed or PackedEmbedder(model)
 
     # Data: every sentence is tokenized once; the order of the batches is drawn anew in each epoch.
     task.tokenize(model)
@@ -143,7 +143,7 @@ def fit(
                 events.on_epoch_end()
             state.stop_clock()  # the speed that is reported does not count the evaluation
 
-            # Dev is scored without dropout (Embed.embed_no_grad) and, outside `with amp`, in float32. The
+            # Dev is scored without dropout (Embedder.embed_no_grad) and, outside `with amp`, in float32. The
             # metric is the Spearman correlation of cosines and scores, unless the task has another one.
             dev_metrics = task.evaluate(embed, "dev").metrics
             is_best = best_weights.update(dev_metrics[task.selection_metric])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tmft.training.optimizers import TrainedWeights
-from tmft.training.task import Embed, EpochSteps
+from tmft.training.task import Embedder, EpochSteps
 
 
 class Stateful(Protocol):
@@ -87,7 +87,7 @@ class LoopState:
     scheduler: torch.optim.lr_scheduler.LRScheduler
     scaler: torch.amp.GradScaler
     steps: EpochSteps  # iterating gives the steps of one epoch, each a list of batches
-    embed: Embed  # computes the embeddings of a batch
+    embed: Embedder  # computes the embeddings of a batch
     best_weights: BestWeights  # those of the best epoch so far
     callbacks: Iterable[Stateful] = ()  # a checkpoint saves their states
     finished_epochs: list[EpochResult] = field(default_factory=list)

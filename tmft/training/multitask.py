@@ -10,25 +10,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tmft.data import batches
+from tmft.data import shuffle_into_batches
 from tmft.losses.objective import Objective
 from tmft.losses.registry import OBJECTIVES
 from tmft.metrics import METRICS, correlation_metrics
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import OVERALL, Task
-from tmft.training.task import Embed, EvalOutput, TrainingTask
+from tmft.training.task import Embedder, EvalOutput, TrainingTask
 
 # ----------------------------------------------------------------------------------------- steps of an epoch
 
 # A sampling takes the batches of each task and returns the steps of one epoch. A batch has the indices of its
 # examples; a step is a list of (index of a task, batch). stopping: `min` ends the epoch when the task with
 # the fewest batches has no more, `max` when the one with the most has no more; the batches of the other tasks
-# are then repeated. Only joint and round_robin use it; only proportional uses the generator.
+# are then repeated. Only plan_joint and plan_round_robin use it; only plan_proportional uses the generator.
 Batches = Sequence[Sequence[Tensor]]
 StepPlan = list[list[tuple[int, Tensor]]]
 
 
-def joint(task_batches: Batches, stopping: Callable[..., Any], generator: torch.Generator) -> StepPlan:
+def plan_joint(task_batches: Batches, stopping: Callable[..., Any], generator: torch.Generator) -> StepPlan:
     """Return steps with one batch of every task each, whose gradients are summed."""
     num_steps = stopping(map(len, task_batches))
     return [
@@ -37,27 +37,33 @@ def joint(task_batches: Batches, stopping: Callable[..., Any], generator: torch.
     ]
 
 
-def round_robin(task_batches: Batches, stopping: Callable[..., Any], generator: torch.Generator) -> StepPlan:
-    """Return steps with a single batch, in which the tasks take turns: the batches of `joint`, one by one."""
-    return [[batch] for step in joint(task_batches, stopping, generator) for batch in step]
+def plan_round_robin(
+    task_batches: Batches, stopping: Callable[..., Any], generator: torch.Generator
+) -> StepPlan:
+    """Return steps with a single batch, in which the tasks take turns: the batches of plan_joint."""
+    return [[batch] for step in plan_joint(task_batches, stopping, generator) for batch in step]
 
 
-def sequential(task_batches: Batches, stopping: Callable[..., Any], generator: torch.Generator) -> StepPlan:
+def plan_sequential(
+    task_batches: Batches, stopping: Callable[..., Any], generator: torch.Generator
+) -> StepPlan:
     """Return steps with a single batch: all batches of the first task, then all of the second, and so on."""
     return [[(task, batch)] for task, own_batches in enumerate(task_batches) for batch in own_batches]
 
 
-def proportional(task_batches: Batches, stopping: Callable[..., Any], generator: torch.Generator) -> StepPlan:
+def plan_proportional(
+    task_batches: Batches, stopping: Callable[..., Any], generator: torch.Generator
+) -> StepPlan:
     """Return steps with a single batch: all batches of all tasks, in a random order."""
-    steps = sequential(task_batches, stopping, generator)
+    steps = plan_sequential(task_batches, stopping, generator)
     return [steps[index] for index in torch.randperm(len(steps), generator=generator).tolist()]
 
 
 TASK_SAMPLING = {
-    "joint": joint,
-    "round-robin": round_robin,
-    "sequential": sequential,
-    "proportional": proportional,
+    "joint": plan_joint,
+    "round-robin": plan_round_robin,
+    "sequential": plan_sequential,
+    "proportional": plan_proportional,
 }
 STOPPING_STRATEGIES: dict[str, Callable[..., Any]] = {"first_exhausted": min, "all_exhausted": max}
 
@@ -107,17 +113,17 @@ class MultiTask:
     def plan_steps(self, batch_size: int, generator: torch.Generator) -> list[list[Any]]:
         """Draw the steps of an epoch; the sampling decides of which tasks a step has batches."""
         tasks = list(self.tasks.values())
-        task_batches = [batches(task.num_examples, batch_size, generator) for task in tasks]
+        task_batches = [shuffle_into_batches(task.num_examples, batch_size, generator) for task in tasks]
         steps = self.sampling(task_batches, self.stopping, generator)
         return [[(tasks[index], indices) for index, indices in step] for step in steps]
 
-    def evaluate(self, embed: Embed, split: str, dev_metrics: dict[str, Any] | None = None) -> EvalOutput:
+    def evaluate(self, embed: Embedder, split: str, dev_metrics: dict[str, Any] | None = None) -> EvalOutput:
         """Evaluate all tasks on a split.
 
         dev_metrics: the metrics that this method returned for dev, if `split` is test. They have the decision
             thresholds of tasks whose metric is F1: a threshold is chosen on dev, never on test.
         Returns the metrics {"pairs": number of examples of all tasks, "overall": one score for all tasks, see
-        `overall`, "tasks": {name: metrics of the task}}, and the predictions of every task by name.
+        `average_scores`, "tasks": {name: metrics of the task}}, and the predictions of every task by name.
         """
         dev_metrics_by_task = (dev_metrics or {}).get("tasks", {})
         outputs = {
@@ -131,7 +137,7 @@ class MultiTask:
         return EvalOutput(
             {
                 "pairs": sum(task_metrics["pairs"] for task_metrics in metrics.values()),
-                OVERALL: overall(scores),
+                OVERALL: average_scores(scores),
                 "tasks": metrics,
             },
             {
@@ -142,7 +148,7 @@ class MultiTask:
         )
 
 
-def overall(scores: Iterable[tuple[str, float]]) -> float:
+def average_scores(scores: Iterable[tuple[str, float]]) -> float:
     """Return the mean of the scores of several tasks, each given as (name of its metric, value).
 
     A correlation r counts as (1 + r) / 2, so that it is in [0, 1] like the other metrics.

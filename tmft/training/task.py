@@ -1,7 +1,8 @@
 """What the training loop trains: a batch of a task, the `embed` that embeds it, and the task with its loss.
 
-PackedEmbed is the default `embed`. The others are in gradient_cache.py (for batches that do not fit in memory
-or are shared by several processes), freezing.py (a frozen encoder) and all_layers.py (all layers at once).
+PackedEmbedder is the default `embed`. The others are in gradient_cache.py (for batches that do not fit in
+memory or are shared by several processes), freezing.py (a frozen encoder) and all_layers.py
+(all layers at once).
 
 Shapes: N examples of a split, P examples of a batch, k texts per example (2 for pairs), S = k * P sentences,
 D dimensions of an embedding.
@@ -15,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tmft.data import Examples, batches, labels_to_targets
+from tmft.data import Examples, labels_to_targets, shuffle_into_batches
 from tmft.losses.nested import NestedLoss
 from tmft.losses.objective import Objective
 from tmft.metrics import METRICS, compute_metrics
-from tmft.packing import PackedBatch, TokenizedCorpus, pack
+from tmft.packing import TokenizedCorpus, pack
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import Task
 
@@ -51,7 +52,7 @@ class Batch:
         return replace(self, token_ids=self.token_ids[sentences])
 
 
-class Embed:
+class Embedder:
     """Base class of the objects that the training loop calls to embed a batch.
 
     A subclass implements `__call__`; it overrides the other methods where it differs from the plain model.
@@ -74,28 +75,24 @@ class Embed:
         raise NotImplementedError
 
     def embed_no_grad(self, token_ids: Sequence[Sequence[int]]) -> Tensor:
-        """Embed S sentences, given as token_ids, without dropout and gradient.
+        """Embed S sentences, given as token_ids, without dropout and gradient, as `encode` does.
 
         Returns (S, D) float32 on the CPU.
         """
-        return self.model.map_batches(token_ids, self.forward_packed, show_progress_bar=False)
-
-    def forward_packed(self, packed: PackedBatch) -> Tensor:
-        """Embed a packed batch of S sentences: return (S, D) float32."""
-        return self.model(packed)
+        return self.model.embed_token_ids(token_ids)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs to go on; an Embed without a state returns {}."""
+        """Return what a resumed run needs to go on; an Embedder without a state returns {}."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-class PackedEmbed(Embed):
+class PackedEmbedder(Embedder):
     """Embeds a batch directly: packs its sentences into rows without padding, then encodes and pools them."""
 
     def __call__(self, batch: Batch) -> Tensor:
-        return self.forward_packed(pack(batch.token_ids).to(self.device))
+        return self.model(pack(batch.token_ids).to(self.device))
 
 
 @dataclass
@@ -169,7 +166,9 @@ class TrainingTask:
 
         batch_size: examples of a batch. generator: draws a new order of the examples.
         """
-        return [[(self, indices)] for indices in batches(self.num_examples, batch_size, generator)]
+        return [
+            [(self, indices)] for indices in shuffle_into_batches(self.num_examples, batch_size, generator)
+        ]
 
     def batch(self, indices: Tensor) -> Batch:
         """Return the batch of the training examples with these indices, (P,) int64."""
@@ -188,7 +187,7 @@ class TrainingTask:
         loss = self.loss(*embeddings_and_target)
         return loss if self.loss_weight == 1 else self.loss_weight * loss
 
-    def evaluate(self, embed: Embed, split: str, dev_metrics: dict[str, Any] | None = None) -> EvalOutput:
+    def evaluate(self, embed: Embedder, split: str, dev_metrics: dict[str, Any] | None = None) -> EvalOutput:
         """Evaluate the model on a split.
 
         dev_metrics: the metrics that this method returned for dev, if `split` is test. If the metric is F1,
