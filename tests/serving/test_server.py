@@ -1,5 +1,6 @@
 """`tmft serve` answers as OpenAI's API does, and refuses bad requests, as docs/http.md says."""
 
+import asyncio
 import base64
 import json
 import os
@@ -150,7 +151,6 @@ BAD_REQUESTS = {
     "too many dimensions": ({"input": "music", "dimensions": 25}, 400, "dimensions is 25: give 1 to 24"),
     "another format": ({"input": "music", "encoding_format": "hex"}, 400, "'float' or 'base64'"),
     "no JSON": (b'{"input": ', 400, "JSON decode error"),
-    "5 MB": ({"input": ["a" * 50_000] * 100}, 413, "Payload too large"),
 }
 
 
@@ -170,6 +170,41 @@ def start_request(url: str, body: bytes) -> socket.socket:
     head = f"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
     connection.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
     return connection
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_client_that_sends_too_much_slowly_reads_why_it_is_refused(is_chunked, url):
+    part = b"a" * 1_000_000
+    length = "Transfer-Encoding: chunked" if is_chunked else f"Content-Length: {5 * len(part)}"
+    head = f"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{length}\r\n\r\n"
+    for _ in range(20):
+        with socket.create_connection(url.removeprefix("http://").split(":")) as connection:
+            connection.sendall(head.encode())
+            for _ in range(5):
+                connection.sendall(b"%x\r\n%b\r\n" % (len(part), part) if is_chunked else part)
+                time.sleep(0.01)
+            connection.sendall(b"0\r\n\r\n" if is_chunked else b"")
+            answer = b"".join(iter(lambda: connection.recv(1000), b""))
+        assert answer.startswith(b"HTTP/1.1 413 ")
+        assert answer.endswith(b'{"error":{"message":"the request has 5000000 bytes: give at most 4000000"}}')
+    assert embeddings(url, input="music").shape == (1, 24)
+
+
+def test_a_request_that_does_not_arrive_is_given_up_and_leaves_the_queue(monkeypatch):
+    server = pytest.importorskip("tmft.serving.server", reason="litserve is not installed")
+    monkeypatch.setattr(server, "TIMEOUT", 0.05)
+    sent, queue = [], server.BoundedQueue(app=None)
+    messages = [{"type": "http.request", "body": b"a" * 1000, "more_body": True}]
+
+    async def receive():
+        return messages.pop() if messages else await asyncio.sleep(60)
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(queue({"type": "http"}, receive, send))
+    assert sent[0]["status"] == 408 and b"took more than 0.05 seconds to arrive" in sent[1]["body"]
+    assert queue.num_waiting == 0
 
 
 def test_requests_whose_clients_have_hung_up_are_not_computed(url):

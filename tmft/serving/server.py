@@ -1,9 +1,9 @@
 """Answer /v1/embeddings of OpenAI's API with the embeddings of a model, by LitServe.
 
 The texts of all requests that wait are embedded by one call of the model. A request goes through three
-places: BoundedQueue refuses it while too many bytes of others wait; EmbeddingSpec checks it, and keeps it
-where it can still be dropped until the model has little else to do; Embedder, in a process of its own,
-answers it. docs/http.md says what clients see. This module needs LitServe.
+places: BoundedQueue reads it, and refuses it if it is too long, or while too many bytes of others wait;
+EmbeddingSpec checks it, and keeps it where it can still be dropped until the model has little else to do;
+Embedder, in a process of its own, answers it. docs/http.md says what clients see. This module needs LitServe.
 """
 
 import asyncio
@@ -21,13 +21,15 @@ from fastapi.responses import JSONResponse
 from litserve.specs.openai_embedding import EmbeddingRequest, EmbeddingResponse, OpenAIEmbeddingSpec
 from pydantic import StrictInt
 from starlette.exceptions import HTTPException as AnyHTTPException
+from starlette.requests import ClientDisconnect
 
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings, check_sentences
 
 MAX_BYTES, MAX_TEXTS, MAX_LENGTH = 4_000_000, 2048, 100_000  # of a request; in one; characters of a text
-TIMEOUT = 30  # seconds until a request is given up
+TIMEOUT = 30  # seconds until a request is given up; so many to arrive, and so many to be answered
 MAX_WAITING = 10 * MAX_BYTES  # bytes of all requests that wait; more are refused
+BYTES_OF_A_REQUEST = 1000  # besides those of its body
 MAX_TEXTS_AT_WORK = 512  # texts that are handed to the model; requests beyond wait where they can be dropped
 MAX_REQUESTS_TOGETHER = 64  # that one call of the model answers
 BATCH_TIMEOUT = 0.005  # seconds for which requests are collected; a single request waits as long
@@ -148,30 +150,57 @@ class EmbeddingSpec(OpenAIEmbeddingSpec):
 
 
 class BoundedQueue:
-    """Refuse requests while too many bytes of others wait; 503 says when to come again."""
+    """Read each request whole; refuse it if it is too long or too slow, or if too many bytes of others wait.
+
+    The body of a refused request is read to its end, too: if the connection were closed while the client is
+    still sending, the client would see an error in place of the answer.
+    """
 
     def __init__(self, app: Callable):
         self.app, self.num_waiting = app, 0  # bytes
 
     async def __call__(self, scope: Any, receive: Callable, send: Callable) -> None:
-        size = 1000
-        self.num_waiting += size
+        if scope["type"] != "http":  # the server starts or ends
+            await self.app(scope, receive, send)
+            return
+        request, body = Request(scope, receive), bytearray()
+        messages: list[dict[str, Any]] = []
+        self.num_waiting += BYTES_OF_A_REQUEST
 
-        async def receive_and_count() -> Any:
-            nonlocal size
-            message = await receive()
-            length = len(message.get("body", b""))
-            if length and self.num_waiting + length > MAX_WAITING:
-                while message.get("more_body"):
-                    message = await receive()
-                raise HTTPException(503, "too many requests wait: try again later", {"Retry-After": "5"})
-            size, self.num_waiting = size + length, self.num_waiting + length
-            return message
+        async def receive_again() -> Any:
+            """Return the body that was read; afterwards, whether the client has hung up."""
+            return messages.pop() if messages else await receive()
 
         try:
-            await self.app(scope, receive_and_count, send)
+            error = await self.read(request, body)
+            if error is None:
+                messages.append({"type": "http.request", "body": bytes(body)})
+                await self.app(scope, receive_again, send)
+            else:
+                await (await refuse(request, error))(scope, receive, send)
+        except ClientDisconnect:
+            pass  # nobody waits for an answer
         finally:
-            self.num_waiting -= size
+            self.num_waiting -= BYTES_OF_A_REQUEST + len(body)
+
+    async def read(self, request: Request, body: bytearray) -> HTTPException | None:
+        """Append the body of a request to `body`; return why it is refused, when all of it has come."""
+        length = 0
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                async for chunk in request.stream():
+                    length += len(chunk)
+                    if length <= MAX_BYTES and self.num_waiting + len(chunk) <= MAX_WAITING:
+                        body += chunk
+                        self.num_waiting += len(chunk)
+        except TimeoutError:
+            problem = f"the request took more than {TIMEOUT} seconds to arrive"
+            return HTTPException(408, problem, {"Connection": "close"})
+        if length > MAX_BYTES:
+            return HTTPException(413, f"the request has {length} bytes: give at most {MAX_BYTES}")
+        if len(body) < length:
+            return HTTPException(503, "too many requests wait: try again later", {"Retry-After": "5"})
+        return None
 
 
 async def refuse(request: Request, error: Any) -> JSONResponse:
@@ -209,7 +238,6 @@ def serve(load: Callable[[], SentenceEncoder], host: str = "127.0.0.1", port: in
         api,
         accelerator="cpu",  # `load` puts the model on its device
         timeout=TIMEOUT,
-        max_payload_size=MAX_BYTES,
         restart_workers=True,
         fast_queue=True,
     )
