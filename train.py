@@ -56,6 +56,7 @@ from tmft.runs.run_config import (
 )
 from tmft.runs.run_folder import check_same_on_all_processes, data_digests
 from tmft.runs.sweep_plan import expand_grid, run_all
+from tmft.training.trackers import check_trackers
 
 # What `python train.py` runs: the method at every layer of a small ELECTRA that comes with the project, see
 # docs/objectives.md. A model of only 128 dimensions needs a higher learning rate than the paper's 2e-5; 3e-4
@@ -79,6 +80,8 @@ def fine_tune_all(args: Namespace, seeds: list[int], processes: Processes) -> No
 
     args: the command line. seeds: one or several. processes: those that torchrun started, or one.
     """
+    report_to = args.report_to or []
+    check_trackers(report_to)
     objective_args = {k: v for config in OBJECTIVE_CONFIGS for k, v in fields_from_args(args, config).items()}
     task_overrides = args.score_range, args.objective, args.selection_metric, objective_args
     task = get_task(args.task, args.data, args.data_root, *task_overrides)
@@ -96,7 +99,11 @@ def fine_tune_all(args: Namespace, seeds: list[int], processes: Processes) -> No
         runs, data = next(rounds), read_all_splits(task, args.dev_fraction)
     check_same_on_all_processes({"data": data_digests(data)}, processes)
     while runs:  # one round, or with --layer auto three
-        run_all(runs, processes, lambda run, processes: fine_tune(run, data, processes, vars(args)))
+        run_all(
+            runs,
+            processes,
+            lambda run, processes: fine_tune(run, data, processes, vars(args), report_to=report_to),
+        )
         runs = next(rounds, [])
 
 

@@ -32,6 +32,7 @@ from tmft.runs.sweeps import Sweep
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import PAIR_COLUMNS, TEXT_COLUMN, TRIPLET_COLUMNS, Task
 from tmft.training.callbacks import Callback
+from tmft.training.trackers import check_trackers
 
 LABEL_NAMES = ("score", "label")  # columns of a score and of the name of a class
 HELD_OUT = 0.1  # fraction of the examples that is held out for dev, and for test, if they are not given
@@ -91,6 +92,7 @@ def fine_tune(
     seeds: int | Sequence[int] = 1,
     callbacks: Sequence[Callback] = (),
     output_dir: str | PathLike[str] | None = None,
+    report_to: str | Sequence[str] = (),
     device: str = "auto",
     **settings: Any,
 ) -> FineTuningResult:
@@ -112,6 +114,8 @@ def fine_tune(
     callbacks: objects that the training loop calls at certain times (training/callbacks.py), for every run.
     output_dir: where the run folders are kept. The same call skips runs that are finished and resumes one
         that was interrupted; None keeps only the model.
+    report_to: where the training is logged: one or several of "tensorboard" (needs an output_dir), "wandb"
+        and "mlflow", whose packages have to be installed.
     device: "auto", "cpu", "cuda" or another device of torch.
     settings: any other setting of a run: fields of Recipe (epochs, batch_size, lr, ...), FineTuningRecipe and
         FineTuningConfig (pooling, max_length, freeze_layers, ...) and of the objective (temperature, ...).
@@ -130,6 +134,12 @@ def fine_tune(
     (1, (128,))
     """
     check_choice("objective", objective, OBJECTIVES)
+    report_to = [report_to] if isinstance(report_to, str) else list(report_to)
+    check_trackers(report_to)
+    if "tensorboard" in report_to and output_dir is None:
+        raise InputError(
+            "report_to tensorboard writes into the run folders: give output_dir", "report_to", "output_dir"
+        )
     is_contrastive = objective == "multiple_negatives_ranking"
     has_classes = OBJECTIVES[objective].prediction_type == "class"
     splits = {
@@ -198,7 +208,7 @@ def fine_tune(
             run_all(
                 runs,
                 processes,
-                lambda run, one: run_fine_tuning(run, examples, one, dict(settings), callbacks),
+                lambda run, one: run_fine_tuning(run, examples, one, dict(settings), callbacks, report_to),
             )
             finished, runs = runs, next(rounds, [])
         sweep = sweep_from_runs(finished)

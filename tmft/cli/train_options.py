@@ -28,6 +28,7 @@ from tmft.tasks import TASKS
 from tmft.training.gradient_surgery import GRADIENT_SURGERY
 from tmft.training.multitask import STOPPING_STRATEGIES, TASK_SAMPLING
 from tmft.training.optimizers import OPTIMIZERS
+from tmft.training.trackers import TRACKERS
 
 Groups = list[_ArgumentGroup]
 # The dataclasses whose fields are hyperparameters of an objective, each once.
@@ -63,6 +64,7 @@ def add_train_options(p: CommandLineParser) -> tuple[Groups, Groups]:
     add_optimization_options(p)
     pretraining_groups = [add_pretraining_options(p)]
     add_output_options(p)
+    fine_tuning_groups.append(add_tracker_options(p))
     p.exclude("seed", "num_seeds")
     p.exclude("epochs", "steps")
     return fine_tuning_groups, pretraining_groups
@@ -321,4 +323,13 @@ def add_output_options(p: CommandLineParser) -> None:
     group.add_argument("--config", type=Path, metavar="FILE", default=SUPPRESS, help="take the options from "
                        "FILE: the result.json of a run, which is repeated, or a TOML file with lines such "
                        "as lr = 3e-4; options on the command line take precedence")
+
+
+def add_tracker_options(p: CommandLineParser) -> _ArgumentGroup:
+    group = p.add_argument_group("trackers", advanced=True)
+    group.add_argument("--report-to", nargs="+", choices=TRACKERS, metavar="TRACKER", help="log losses, "
+                       "learning rate and the scores on dev with "
+                       f"{', '.join(TRACKERS)} or several of these, whose packages have to be installed; "
+                       "tensorboard writes into the run folders; default: only result.json")
+    return group
 # fmt: on
