@@ -53,7 +53,7 @@ from tmft.embedding.prompts import (
     first_prompt_name,
 )
 from tmft.embedding.similarity import SIMILARITIES
-from tmft.embedding.token_weights import TokenWeights, check_token_weights, make_token_weights
+from tmft.embedding.token_weights import TokenWeights, make_token_weights
 from tmft.errors import InputError, check_choice, check_range, short_repr
 from tmft.io.atomic import replacing_files, write_file
 from tmft.models.base import BaseEncoder
@@ -96,8 +96,8 @@ class SentenceEncoder(nn.Module):
     token_weights: the weights of tokens in mean pooling (set_token_weights sets them); None if all tokens
         have the same weight.
 
-    Raises InputError if the encoder lacks one of the layers or what the pooling needs, or if the tokenizer
-    has more tokens than the encoder has word embeddings.
+    Raises InputError if the encoder lacks one of the layers or what the pooling needs, if the tokenizer has
+    more tokens than the encoder has word embeddings, or if a module takes embeddings of another width.
     """
 
     encoder: BaseEncoder
@@ -138,6 +138,7 @@ class SentenceEncoder(nn.Module):
         self.layers, self.pooling = layers, pooling
         self.token_weights: TokenWeights | None = None
         self.head_modules = nn.Sequential(*modules)
+        check_module_widths(self.head_modules, self.pooled_dimensions, source or "the model")
         self.source, self.load_report = source, load_report
         self.has_warned_about_lengths = False
 
@@ -177,9 +178,10 @@ class SentenceEncoder(nn.Module):
         >>> len(model.encoder.layers), model.dimensions
         (4, 128)
         """
+        layers = parse_layer_mix(layer)
         for _ in range(1 if isinstance(checkpoint, ModelFolder) else MAX_READS):
             folder = ModelFolder.open(checkpoint, weights=init == "pretrained")
-            model = cls._from_folder(folder, parse_layer_mix(layer), pooling, max_length, init, dtype)
+            model = cls._from_folder(folder, layers, pooling, max_length, init, dtype)
             if folder.is_unchanged():
                 return model
         raise InputError(f"{folder.name} was changed while it was read: try again when it is complete")
@@ -205,18 +207,16 @@ class SentenceEncoder(nn.Module):
                 pooling,
             )
 
+        tokenizer = load_tokenizer(folder, saved.lower_case, saved.max_length)
         load = random_encoder_with_report if init == "random" else load_encoder_with_report
         num_layers = max(0, *layers) if layers else None
         encoder, report = load(folder, num_layers, required_components(pooling), dtype)
-        tokenizer = load_tokenizer(folder, saved.lower_case, saved.max_length)
-        modules = load_modules(saved.modules)
-        model = cls(
-            encoder, tokenizer, pooling, max_length, modules, source=folder.name, load_report=str(report)
-        )
-        model.prompts, model.default_prompt_name = dict(saved.prompts), saved.default_prompt_name
-        model.similarity_fn_name = saved.similarity_fn_name
-
         num_layers, full_depth = len(encoder.layers), encoder.config.num_hidden_layers
+        if layers is None:
+            layers = parse_layer_mix(saved.layer_mix)
+        elif layers == (num_layers,):
+            layers = None  # the last hidden state
+        modules = load_modules(saved.modules)
         if num_layers < full_depth and any(isinstance(module, Dense) for module in modules):
             log.warning(
                 "the Dense after the pooling was trained on layer %d and now gets layer %d: fine-tune the "
@@ -224,13 +224,18 @@ class SentenceEncoder(nn.Module):
                 full_depth,
                 num_layers,
             )
-        if layers is None:
-            layers = parse_layer_mix(saved.layer_mix)
-        elif layers == (num_layers,):
-            layers = None  # the last hidden state
-        check_layer_mix(layers, encoder)
-        model.layers = layers
-        check_module_widths(model.head_modules, model.pooled_dimensions, folder.name)
+        model = cls(
+            encoder,
+            tokenizer,
+            pooling,
+            max_length,
+            modules,
+            source=folder.name,
+            load_report=str(report),
+            layers=layers,
+        )
+        model.prompts, model.default_prompt_name = dict(saved.prompts), saved.default_prompt_name
+        model.similarity_fn_name = saved.similarity_fn_name
         model.truncate_dim = saved.truncate_dim
         if model.truncate_dim is not None:
             model.warn_about_lengths()
@@ -635,10 +640,11 @@ class SentenceEncoder(nn.Module):
         >>> bool(model.token_weights.table[man] > model.token_weights.table[a])
         True
         """
-        check_token_weights(name, self.pooling)
         prompt = Prompt(self.prompt, self.tokenizer)
         token_ids = None if texts is None else self.tokenize(texts)
-        weights = make_token_weights(name, prompt, self.encoder.config.vocab_size, token_ids)
+        weights = make_token_weights(
+            name, prompt, self.encoder.config.vocab_size, token_ids, pooling=self.pooling
+        )
         self.token_weights = None if weights is None else weights.to(self.device)
 
     def truncate_dimensions(self, truncate_dim: int) -> None:
@@ -688,9 +694,9 @@ class SentenceEncoder(nn.Module):
         folder, dtype = Path(folder), dtype or self.dtype
         self.check_can_be_saved()
         settings = self.to_folder_config()
+        pooled_width = layer_mix_width(self.layers, self.encoder.config)
         padding_side = FAMILIES[self.encoder.config.model_type].padding_side
         tokenizer_files = self.tokenizer.to_files(self.max_length, padding_side)
-        pooled_width = layer_mix_width(self.layers, self.encoder.config)
         with replacing_files(folder, stale=ST_CONFIG_FILES) as new:
             save_encoder(self.encoder, new, dtype=dtype)
             for name, content in tokenizer_files.items():
@@ -738,7 +744,6 @@ class SentenceEncoder(nn.Module):
         is saved as, which is loaded by other code; '' if it is saved as weights.
         """
         config, num_layers = self.to_folder_config(), len(self.encoder.layers)
-        layer_mix = format_layer_mix(self.layers) if self.layers else str(num_layers)
         usage = UsageInfo(
             transformers_class(self.encoder),
             config.is_plain_mean,
@@ -750,7 +755,7 @@ class SentenceEncoder(nn.Module):
             self.source,
             num_layers,
             f" {num_layers} of {num_layers} layer" not in self.load_report,
-            layer_mix,
+            config.layer_mix or str(num_layers),
             self.dimensions,
             self.pooling,
             self.max_length,

@@ -157,13 +157,17 @@ def check_token_weights(name: str | None, pooling: str | None = None) -> None:
 
 
 def make_token_weights(
-    name: str, prompt: Prompt, vocab_size: int, texts: TokenIds | None = None
+    name: str,
+    prompt: Prompt,
+    vocab_size: int,
+    texts: TokenIds | None = None,
+    pooling: str | None = None,
 ) -> "TokenWeights | None":
     """Return the token weights of a scheme; None if all weights are equal.
 
-    name: a key of TOKEN_WEIGHTS. vocab_size: the number of word embeddings of the encoder.
+    vocab_size: the number of word embeddings of the encoder. name, pooling: see check_token_weights.
     """
-    check_token_weights(name)
+    check_token_weights(name, pooling)
     if name in NEEDS_TEXT and not texts:
         raise InputError(
             f"token_weights {name} are estimated from texts, and there are none: give texts", "token_weights"

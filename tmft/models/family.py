@@ -72,7 +72,7 @@ class Family(Generic[Config]):
     extra_keys: Callable[[Config], dict[str, Any]] = lambda config: {}
     # Details of the architecture and the tokenizer.
     components: tuple[str, ...] = ()  # what can be loaded besides the encoder, such as a decoder
-    tokenizer: str = "bert"  # its entry in TOKENIZER_KINDS, tmft/checkpoints/tokenizers.py
+    tokenizer: str = "bert"  # its entry in TOKENIZER_KINDS, tmft/checkpoints/tokenizer_kinds.py
     # Whether transformers uses its tokenizer.json as it is, whatever class tokenizer_config.json names.
     keeps_tokenizer_json: bool = False
     padding_side: str = "right"  # where users of transformers expect padding: "left" for decoders
