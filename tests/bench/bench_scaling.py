@@ -183,7 +183,10 @@ def product_entries(model: SentenceEncoder, ids: list[list[int]]) -> int:
 
 
 def table(content: dict[str, Any]) -> str:
-    """Return the Markdown table of the first, a middle and the last point of each quantity, with most threads."""
+    """Return the Markdown table of the first, a middle and the last point of each quantity, with most threads.
+
+    Cells hold the time per token, and in parentheses how much of the limit it reaches.
+    """
     rows = [["µs per token (of the limit)", *PRECISIONS]]
     for kind, (quantity, names) in product(KINDS, QUANTITIES.items()):
         lines = [content["lines"][f"{kind}, {quantity}, {p}, {max(THREADS)}"] for p in PRECISIONS]
