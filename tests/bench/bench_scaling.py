@@ -183,43 +183,28 @@ def product_entries(model: SentenceEncoder, ids: list[list[int]]) -> int:
 
 
 def table(content: dict[str, Any]) -> str:
-    """Return the Markdown table of the first, a middle and the last point of each quantity, with most threads.
-
-    Cells hold the time per token, and in parentheses how much of the limit it reaches.
-    """
-    rows = [["µs per token (of the limit)", *PRECISIONS]]
-    for kind, (quantity, names) in product(KINDS, QUANTITIES.items()):
-        lines = [content["lines"][f"{kind}, {quantity}, {p}, {max(THREADS)}"] for p in PRECISIONS]
-        size = len(lines[0])
-        for index in sorted({0, size // 2, size - 1}):
-            cells = [
-                f"{point['fastest']:.1f}" + share_of_limit(point) for point in (line[index] for line in lines)
-            ]
-            rows.append([f"{kind}, {lines[0][index]['x']} {names[list(KINDS).index(kind)]}", *cells])
+    """Return the Markdown table of the lines fitted to the time of a step or call."""
+    rows = [["", "by pairs or sentences", "by layers"]]
+    for kind, precision, threads in product(KINDS, PRECISIONS, THREADS):
+        cells = [fitted_line(content, kind, quantity, precision, threads) for quantity in ("size", "layers")]
+        rows.append([f"{kind}, {precision}, {threads} thread{'s' * (threads > 1)}", *cells])
     return markdown_table(rows)
 
 
-def share_of_limit(point: dict[str, float]) -> str:
-    """Return how much of the limit a point reaches, such as " (55 %)"; "" if there are no products."""
-    return f" ({100 * point['limit'] / point['fastest']:.0f} %)" if point["limit"] else ""
+def fitted_line(content: dict[str, Any], kind: str, quantity: str, precision: str, threads: int) -> str:
+    """Fit a line to the time by pairs or sentences up to FITTED, or by layers: "fixed + slope (least) ms".
 
-
-def fitted_lines(content: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines fitted to the time of a step or call, by pairs or sentences up to FITTED and by layers.
-
-    The points are weighted by 1 / tokens, so that the relative distance of small sizes counts as much.
+    The points are weighted by 1 / tokens, so that the relative distance of small sizes counts as much. least:
+    the slope of the limit.
     """
-    units = {"size": ("pair", "sentence"), "layers": ("layer", "layer")}
-    for quantity, (number, kind), precision, threads in product(units, enumerate(KINDS), PRECISIONS, THREADS):
-        line = content["lines"][f"{kind}, {quantity}, {precision}, {threads}"]
-        kept = [point for point in line if point["x"] <= FITTED]
-        x, times, limits, tokens = (
-            np.array([point[name] for point in kept]) for name in ("x", "fastest", "limit", "tokens")
-        )
-        slope, fixed = np.polyfit(x, times * tokens / 1000, 1, w=1 / tokens)
-        least = np.polyfit(x, limits * tokens / 1000, 1, w=1 / tokens)[0]
-        name = f"{kind}, {precision}, {threads}"
-        yield f"{name}: {fixed:.1f} ms + {slope:.2f} ms per {units[quantity][number]} (limit {least:.2f} ms)"
+    line = content["lines"][f"{kind}, {quantity}, {precision}, {threads}"]
+    kept = [point for point in line if point["x"] <= FITTED]
+    x, times, limits, tokens = (
+        np.array([point[name] for point in kept]) for name in ("x", "fastest", "limit", "tokens")
+    )
+    slope, fixed = np.polyfit(x, times * tokens / 1000, 1, w=1 / tokens)
+    least = np.polyfit(x, limits * tokens / 1000, 1, w=1 / tokens)[0]
+    return f"{fixed:.1f} + {slope:.2f} ({least:.2f})"
 
 
 def show(content: dict[str, Any], plot: Path | None) -> None:
@@ -231,7 +216,6 @@ def show(content: dict[str, Any], plot: Path | None) -> None:
         ", ".join(f"{ms:.1f} ms" for ms in adamw),
         "of a step, by the number of threads",
     )
-    print(*fitted_lines(content), sep="\n")
     print(table(content))
     if plot:
         draw(content, plot)
