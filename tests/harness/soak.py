@@ -1,6 +1,6 @@
-"""Measure memory and open files over a long run, and over many runs in one process; draw the curves.
+"""Measure memory and open files over a long run, and over many runs in one process.
 
-    python tests/harness/soak.py --steps 20000 --runs 50 --plot soak.svg
+    python tests/harness/soak.py --steps 20000 --runs 50
 
 The encoder has random weights and is so small that a step takes milliseconds: a leak per step or per run does
 not depend on the size of the model. Memory is the resident set after a garbage collection; the first fifth is
@@ -81,34 +81,10 @@ def growth(points: list[tuple[int, float, int]]) -> tuple[float, int]:
     return tuple(median(p[i] for p in end) - median(p[i] for p in start) for i in (1, 2))
 
 
-def plot(curves: dict[str, list[tuple[int, float, int]]], path: Path) -> None:
-    """Draw memory, with a panel for each curve."""
-    from tmft.reports.drawing import line_style, save_figure
-
-    def draw(*panels):
-        for axes, (name, points) in zip(panels, curves.items(), strict=True):
-            axes.plot([x for x, *_ in points], [mb for _, mb, _ in points], **line_style(0) | {"marker": ""})
-            axes.set_ylim(0, 1.15 * max(mb for _, mb, _ in points))
-            axes.set_xlabel(name)
-            axes.xaxis.set_major_formatter("{x:,.0f}")
-            axes.set_ylabel("Memory (MB)")
-
-    steps, runs = (points[-1][0] for points in curves.values())
-    save_figure(
-        draw,
-        path,
-        widths=[3.0] * len(curves),
-        height=2.2,
-        title=f"Memory over {steps:,} steps, and over {runs} runs in one process",
-        note="Memory: the resident set of the process after a garbage collection. The axes begin at 0.",
-    )
-
-
 if __name__ == "__main__":
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--steps", type=int, default=20000)
     p.add_argument("--runs", type=int, default=50)
-    p.add_argument("--plot", type=Path)
     args = p.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     curves = {"Steps of one run": measure_steps(args.steps), "Runs in one process": measure_runs(args.runs)}
@@ -118,6 +94,4 @@ if __name__ == "__main__":
         leaks |= more > MAX_GROWTH or files >= 1
         print(f"{name}: {points[0][0]} to {points[-1][0]}, {points[0][1]:.0f} to {points[-1][1]:.0f} MB, "
               f"growth after the warm-up {more:+.2f} MB, {files:+.1f} open files")  # fmt: skip
-    if args.plot:
-        plot(curves, args.plot)
     sys.exit(leaks)
