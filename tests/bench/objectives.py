@@ -2,7 +2,7 @@
 
     python tests/bench/objectives.py --checkpoints CHECKPOINTS --runs RUNS --json docs/objectives.json
     python tests/bench/objectives.py --json docs/objectives.json --plot docs/objectives.svg
-    python tests/bench/objectives.py --pairs PAIRS --json docs/pairs.json --plot docs/pairs.svg
+    python tests/bench/objectives.py --pairs PAIRS --json docs/pairs.json
 
 CHECKPOINTS has a folder for each objective and seed of pre-training: mlm-0, mlm-1, rtd-0, ... RUNS has the
 runs of `train.py --ckpt CHECKPOINTS/mlm-0 --layer all --num-seeds 3 --task stsb`, and so on. The first
@@ -29,7 +29,6 @@ import statistics
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -47,7 +46,7 @@ from tmft.evaluation.probes import load_generator, probe_layers  # noqa: E402
 from tmft.formatting import markdown_table  # noqa: E402
 from tmft.metrics import cosines, spearman  # noqa: E402
 from tmft.reports.drawing import Line, draw_line, layer_ticks, save_figure  # noqa: E402
-from tmft.reports.plots import STD_NOTE, draw_score_curves  # noqa: E402
+from tmft.reports.plots import STD_NOTE  # noqa: E402
 from tmft.runs.bootstrap import (  # noqa: E402
     CONFIDENCE_INTERVAL,
     NUM_RESAMPLES,
@@ -273,20 +272,6 @@ def pairs_table(scores: Pairs) -> str:
     return markdown_table(rows)
 
 
-def draw_pairs(scores: Pairs, path: Path) -> None:
-    """Draw the scores of measure_pairs by the number of labelled pairs."""
-    lines = {
-        f"{init} weights, {split}": [
-            (f"{int(number):,}", statistics.mean(of_seeds) / 100, statistics.stdev(of_seeds) / 100)
-            for number, of_seeds in by_pairs.items()
-        ]
-        for split in ("dev", "test")
-        for init, by_split in scores.items()
-        for by_pairs in [by_split[split]]
-    }
-    draw_score_curves(lines, path, "number of labelled pairs", "Spearman × 100", over="seeds")
-
-
 def score_table(models: dict[str, Any]) -> str:
     """Return the table of test (dev) scores by layer: mean and standard deviation over all runs.
 
@@ -391,9 +376,7 @@ if __name__ == "__main__":
         args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     if "fine_tuned" in content:
         print_tables(content)
-        draw = partial(panels_by_layer, panels(content))
+        if args.plot:
+            panels_by_layer(panels(content), args.plot)
     else:
         print(pairs_table(content))
-        draw = partial(draw_pairs, content)
-    if args.plot:
-        draw(args.plot)

@@ -3,7 +3,7 @@
     python tests/bench/students.py peer --ckpt FOLDER --text lines.txt --keep-layers 1 3 5 --out FOLDER
     python tests/bench/students.py steps --ckpt FOLDER --text lines.txt --layer 3
     python tests/bench/students.py table --out students.svg distilled=runs/a distilled=runs/b teacher=FOLDER
-    python tests/bench/students.py scaling --json scaling.json --out scaling.svg narrow=runs/a narrow=runs/b
+    python tests/bench/students.py scaling --json scaling.json narrow=runs/a narrow=runs/b
 
 peer: train a student with the recipe of sentence-transformers for fewer layers: evenly spaced layers learn
 the embeddings of the whole model by MSELoss, with SentenceTransformerTrainer (needs datasets and accelerate).
@@ -16,10 +16,8 @@ table: KIND=MODEL or KIND=MODEL@LAYER, in any order; the models of a kind are co
 each model the table has the mean Spearman x 100 of STS12-16, STSB and SICK-R, the sentences per second, and
 the size of its files. With --peer, the whole model in sentence-transformers is timed as well.
 
-scaling: KIND=RUN, runs of distillation; the runs of a kind are connected in the figure. What more text, more
-epochs and more parameters are worth: the mean score of each student against the number of lines that it saw
-(one as often as there are epochs) and against its parameters. --json keeps what was measured; without runs,
-the figure and the table are made of it again.
+scaling: KIND=RUN, runs of distillation: what more text, more epochs and more parameters are worth. --json
+keeps what was measured; without runs, the table is made of it again.
 """
 
 import argparse
@@ -197,15 +195,13 @@ def measure_run(kind: str, folder: Path, data_root: str | None) -> dict[str, Any
 
 
 def scaling(args) -> None:
-    """Measure runs of distillation, print their table and draw what text and parameters are worth."""
+    """Measure runs of distillation, and print the table of what text and parameters are worth."""
     if args.runs:
         named = [text.partition("=")[::2] for text in args.runs]
         runs = [measure_run(kind, Path(folder), args.data_root) for kind, folder in named]
         args.json.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
     runs = json.loads(args.json.read_text(encoding="utf-8"))
     print(scaling_table(runs))
-    draw_scaling(runs, args.out)
-    print(f"wrote {args.out}")
 
 
 def scaling_table(runs: list[dict[str, Any]]) -> str:
@@ -216,45 +212,6 @@ def scaling_table(runs: list[dict[str, Any]]) -> str:
         scores = [f"{run['dev']:.2f}", f"{mean(run['test'].values()):.2f}"]
         rows.append([run["kind"], *numbers, f"{run['minutes']:.0f}", *scores])
     return markdown_table(rows)
-
-
-def draw_scaling(runs: list[dict[str, Any]], path: Path) -> None:
-    """Draw the mean score of each run against the lines that it saw, and against its parameters."""
-    kinds = list(dict.fromkeys(run["kind"] for run in runs))
-
-    def seen(run: dict[str, Any]) -> float:
-        return run["lines"] * run["epochs"] / 1000
-
-    def size(run: dict[str, Any]) -> float:
-        return run["parameters"] / 1e6
-
-    def on(*both):
-        for axes, value in zip(both, (seen, size), strict=True):
-            for number, kind in enumerate(kinds):
-                of_kind = [run for run in runs if run["kind"] == kind]
-                points = sorted((value(run), mean(run["test"].values())) for run in of_kind)
-                if len({x for x, _ in points}) > 1:  # not runs that differ in the other quantity only
-                    axes.plot(*zip(*points, strict=True), **line_style(number), label=kind)
-        left, right = both
-        log_ticks(left, [seen(run) for run in runs])
-        left.set_xlabel("lines seen, thousands (log scale)")
-        right.set_xlabel("parameters, millions")
-        left.set_ylabel("mean Spearman x 100, seven STS data sets")
-        scores = [mean(run["test"].values()) for run in runs]
-        for axes in both:
-            axes.set_ylim(min(scores) - 1, max(scores) + 1)  # the same in both
-            if axes.lines:
-                axes.legend(fontsize=7, loc="lower right")
-
-    save_figure(
-        on,
-        path,
-        widths=(3.6, 3.6),
-        height=3.2,
-        title="Students of all-MiniLM-L6-v2: what text and size are worth",
-        note="One run per point. A line that is seen in two epochs counts twice.",
-        description="Mean Spearman of seven STS data sets by lines of text seen, and by parameters.",
-    )
 
 
 def draw(kinds: dict[str, list[tuple[str, float, float, float]]], path: Path) -> None:
@@ -325,7 +282,6 @@ def main() -> None:
     last.add_argument("runs", nargs="*", metavar="KIND=RUN")
     last.add_argument("--data-root")
     last.add_argument("--json", type=Path, required=True, help="what was measured")
-    last.add_argument("--out", type=Path, default=Path("scaling.svg"))
     args = p.parse_args()
     {"peer": peer, "steps": steps, "table": table, "scaling": scaling}[args.command](args)
 

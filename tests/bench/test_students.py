@@ -9,22 +9,13 @@ from conftest import ROOT
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from students import draw_scaling, measure_run, scaling_table  # noqa: E402
+from students import measure_run, scaling_table  # noqa: E402
 
 RUNS = json.loads((ROOT / "docs/students-scaling.json").read_text(encoding="utf-8"))
 
 
 def test_the_table_of_the_page_is_that_of_the_measurements():
     assert scaling_table(RUNS) in (ROOT / "docs/students.md").read_text(encoding="utf-8")
-
-
-def test_a_kind_is_drawn_where_its_runs_differ(tmp_path):
-    """Runs with one number of parameters have no line in the panel of parameters."""
-    pytest.importorskip("matplotlib")
-    kind = RUNS[0]["kind"]
-    for name, runs in {"one": [run for run in RUNS if run["kind"] == kind], "all": RUNS}.items():
-        draw_scaling(runs, tmp_path / f"{name}.svg")
-        assert (tmp_path / f"{name}.svg").read_text(encoding="utf-8").count(kind) == 1
 
 
 def test_a_run_is_measured_by_its_result_and_its_saved_model(tmp_path, tiny_folder, real_data, monkeypatch):
