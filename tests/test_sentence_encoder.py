@@ -12,19 +12,12 @@ import torch
 from conftest import ROOT, SENTENCES, VOCABULARY, assert_same_embeddings, embed_columns, tiny_model
 
 from tmft import InputError, SentenceEncoder
-from tmft.embedding.modules import Dense, LayerNorm, Normalize
+from tmft.embedding.modules import Dense
 from tmft.packing import pack
 from tmft.pooling import POOLINGS, required_components
 from tmft.speed.length_buckets import length_bucketed_batches
 
 DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": "c2p|p2c"}
-FAMILIES = {
-    "electra with projection": {},
-    "electra": {"embedding_size": 24},
-    "bert": {"model_type": "bert", "embedding_size": 24},
-    "bert of 1 type": {"model_type": "bert", "type_vocab_size": 1},
-    "deberta": DEBERTA,
-}
 
 
 # ------------------------------------------------------------------------------------------------- encode
@@ -95,13 +88,6 @@ def test_long_sentences_are_truncated_and_counted_in_one_line(caplog, monkeypatc
     assert caplog.messages == ["2 of 3 sentences are longer than 40 tokens and were truncated"]
 
 
-def test_the_prompt_precedes_each_sentence():
-    model = tiny_model()
-    model.prompt = "a dog "
-    assert np.array_equal(model.encode(["cat"]), tiny_model().encode(["a dog cat"]))
-    assert np.abs(model.encode(SENTENCES) - tiny_model().encode(SENTENCES)).max() > 0.1
-
-
 @pytest.mark.parametrize("all_layers", [False, True])
 def test_an_empty_result_has_the_dimensions_of_any_other(all_layers):
     model = tiny_model()
@@ -150,10 +136,6 @@ def embeddings(model):
     return model.encode(SENTENCES)
 
 
-def test_one_string_gives_one_vector(model, embeddings):
-    np.testing.assert_allclose(model.encode(SENTENCES[0]), embeddings[0], atol=1e-6)
-
-
 SAME_EMBEDDINGS = {
     "any iterable": lambda model: model.encode(sentence for sentence in SENTENCES),
     "options without effect": lambda model: model.encode(
@@ -171,27 +153,6 @@ SAME_EMBEDDINGS = {
 @pytest.mark.parametrize("call", SAME_EMBEDDINGS.values(), ids=SAME_EMBEDDINGS)
 def test_the_embeddings_are_the_same_however_they_are_asked_for(call, model, embeddings):
     assert np.array_equal(call(model), embeddings)
-
-
-def test_normalized_embeddings_have_length_1(model, embeddings):
-    normalized = model.encode(SENTENCES, normalize_embeddings=True)
-    np.testing.assert_allclose(np.linalg.norm(normalized, axis=1), 1, atol=1e-6)
-    expected = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
-    np.testing.assert_allclose(normalized, expected, atol=1e-6)
-
-
-def test_truncated_embeddings_are_the_first_dimensions_and_are_normalized_afterwards(model, embeddings):
-    assert np.array_equal(model.encode(SENTENCES, truncate_dim=5), embeddings[:, :5])
-    model = copy.deepcopy(model)
-    model.head_modules.append(Dense(embeddings.shape[1], 12))
-    embeddings = model.encode(SENTENCES)
-    model.truncate_dim = 5
-    assert model.dimensions == 5 and np.array_equal(model.encode(SENTENCES), embeddings[:, :5])
-    assert np.array_equal(model.encode(SENTENCES, truncate_dim=9), embeddings[:, :9])
-    model.truncate_dim = embeddings.shape[1]  # all of them: nothing is left out
-    assert model.truncate_dim is None and np.array_equal(model.encode(SENTENCES), embeddings)
-    normalized = model.encode(SENTENCES, truncate_dim=5, normalize_embeddings=True)
-    np.testing.assert_allclose(np.linalg.norm(normalized, axis=1), 1, atol=1e-6)
 
 
 @pytest.mark.parametrize("prompt", ["a dog ", "the cat [X] is [M]"])
@@ -276,14 +237,6 @@ def test_a_call_that_cannot_be_is_refused_by_name(call, error, message, model):
         call(model)
 
 
-def test_similarity_is_a_matrix_of_cosines(model, embeddings):
-    u, v = np.array([[2.0, 0.0], [1.0, 1.0]]), torch.tensor([0.0, 3.0])
-    assert model.similarity(u, v).flatten().tolist() == pytest.approx([0, 0.5**0.5])
-    assert torch.equal(model.similarity(u.tolist(), v.tolist()), model.similarity(u, v))
-    diagonal = model.similarity(embeddings, embeddings).diagonal()
-    assert diagonal.tolist() == pytest.approx([1] * len(embeddings), abs=1e-6)
-
-
 def test_threads_give_the_same_embeddings(model, embeddings):
     with ThreadPoolExecutor(4) as pool:
         for result in pool.map(lambda _: model.encode(SENTENCES), range(8)):
@@ -324,33 +277,6 @@ def test_the_vectors_of_several_poolings_are_concatenated(pooling):
         parts.append(model.encode(SENTENCES))
     model.pooling = pooling
     assert np.array_equal(model.encode(SENTENCES), np.concatenate(parts, axis=1))
-
-
-@pytest.mark.parametrize(
-    ("pooling", "modules", "dimensions"),
-    [
-        ("mean", [], 24),
-        ("max+mean", [], 48),
-        ("mean", [Normalize()], 24),
-        ("max+mean", [Dense(48, 8)], 8),
-        ("mean", [Dense(24, 16), LayerNorm(16), Dense(16, 6), Normalize()], 6),
-    ],
-)
-def test_dimensions_are_those_of_an_embedding(pooling, modules, dimensions):
-    tiny = tiny_model()
-    model = SentenceEncoder(tiny.encoder, tiny.tokenizer, pooling, modules=modules)
-    embeddings = model.encode(SENTENCES)
-    assert isinstance(embeddings, np.ndarray) and embeddings.dtype == np.float32
-    assert model.dimensions == dimensions and embeddings.shape == (len(SENTENCES), dimensions)
-
-
-def test_modules_follow_the_pooling_in_their_order():
-    tiny = tiny_model()
-    modules = [Dense(24, 8, activation="Tanh"), Normalize()]
-    model = SentenceEncoder(tiny.encoder, tiny.tokenizer, modules=modules)
-    pooled = torch.from_numpy(tiny.encode(SENTENCES))
-    expected = modules[1](modules[0](pooled)).detach().numpy()
-    assert_same_embeddings(model.encode(SENTENCES), expected)
 
 
 # -------------------------------------------------------------------------------------------- from_pretrained
@@ -415,64 +341,6 @@ def test_random_weights_need_no_file_follow_the_seed_and_may_have_fewer_layers(t
 
 
 # -------------------------------------------------------------------------------------------- save_pretrained
-
-
-@pytest.fixture(
-    scope="module",
-    params=[*((family, "mean") for family in FAMILIES), ("bert", "cls"), ("electra", "max")],
-    ids=": ".join,
-)
-def truncated(request, tmp_path_factory) -> tuple:
-    """A model of the first two of four layers, and the folder where it was saved."""
-    family, pooling = request.param
-    folder = tmp_path_factory.mktemp("models")
-    full = tiny_model(**FAMILIES[family])
-    full.pooling = pooling
-    full.save_pretrained(folder / "full")
-    model = SentenceEncoder.from_pretrained(folder / "full", layer=2, max_length=12)
-    model.save_pretrained(folder / "saved")
-    return model, folder / "saved"
-
-
-def test_a_saved_model_is_the_same_when_it_is_loaded(truncated):
-    model, folder = truncated
-    again = SentenceEncoder.from_pretrained(folder)
-    assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
-    assert again.pooling == model.pooling
-    assert again.max_length == 12
-    assert len(again.encoder.layers) == 2
-
-
-def test_a_saved_model_is_the_same_in_transformers(truncated):
-    from transformers import AutoModel, AutoTokenizer
-
-    model, folder = truncated
-    bare = AutoModel.from_pretrained(folder).eval()
-    batch = AutoTokenizer.from_pretrained(folder)(SENTENCES[3], return_tensors="pt")
-    with torch.inference_mode():
-        hidden = bare(**batch).last_hidden_state[0]
-    pooled = {"mean": hidden.mean(0), "cls": hidden[0], "max": hidden.max(0).values}[model.pooling]
-    assert_same_embeddings(model.encode(SENTENCES[3:4])[0], pooled.numpy())
-
-
-@pytest.mark.slow
-def test_a_saved_model_is_the_same_in_sentence_transformers(truncated):
-    from sentence_transformers import SentenceTransformer
-
-    model, folder = truncated
-    theirs = SentenceTransformer(str(folder), device="cpu")
-    assert theirs.max_seq_length == 12
-    assert_same_embeddings(model.encode(SENTENCES), theirs.encode(SENTENCES))
-
-
-@pytest.mark.slow
-def test_layer_0_is_the_same_in_sentence_transformers(tiny_folder, tmp_path):
-    from sentence_transformers import SentenceTransformer
-
-    model = SentenceEncoder.from_pretrained(tiny_folder, layer=0)
-    model.save_pretrained(tmp_path / "saved")
-    theirs = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
-    assert_same_embeddings(model.encode(SENTENCES), theirs.encode(SENTENCES))
 
 
 @pytest.mark.slow

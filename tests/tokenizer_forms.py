@@ -8,7 +8,7 @@ import io
 import json
 import random
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -233,9 +233,21 @@ BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MPNET = ("<s>", "<pad>", "</s>", "<unk>")
 
 
-def bert_vocabulary(folder: Path) -> None:
+def bert_vocabulary(folder: Path, **settings) -> None:
     write(folder, config={"model_type": "bert"})
     write(folder, **{"vocab.txt": "\n".join(wordpiece_vocabulary(BERT, ())) + "\n"})
+    if settings:
+        write(folder, tokenizer_config=settings)
+
+
+def bert_both(folder: Path, **settings) -> None:
+    """Beside vocab.txt a tokenizer.json that lower-cases: the settings count, as in transformers."""
+    bert_json(folder)
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["normalizer"]["lowercase"] = True
+    (folder / "tokenizer_config.json").unlink()
+    bert_vocabulary(folder, **settings)
+    write(folder, tokenizer=content)
 
 
 def bert_json(folder: Path) -> None:
@@ -479,9 +491,12 @@ def albert_json(folder: Path) -> None:
     write(folder, tokenizer=content)
 
 
-def t5_vocabulary(folder: Path) -> None:
-    spiece = trained_spm(pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+def t5_vocabulary(folder: Path, settings: dict | None = None, **trainer) -> None:
+    """trainer: other settings of the trainer of the SentencePiece model."""
+    spiece = trained_spm(pad_id=0, eos_id=1, unk_id=2, bos_id=-1, **trainer)
     write(folder, config={"model_type": "t5"}, **{"spiece.model": spiece})
+    if settings:
+        write(folder, tokenizer_config=settings)
 
 
 def t5_json(folder: Path) -> None:
@@ -490,8 +505,18 @@ def t5_json(folder: Path) -> None:
     write(folder, tokenizer=newer_pipeline(content))
 
 
-def deberta_vocabulary(folder: Path) -> None:
-    write(folder, config={"model_type": "deberta-v2"}, **{"spm.model": train_spm()})
+def t5_json_with_new_tokens(folder: Path) -> None:
+    t5_json(folder)
+    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    backend.add_tokens(["guitarra", "ＦＵＬＬ"])
+    backend.add_special_tokens([AddedToken("[Q]", lstrip=True)])
+    backend.save(str(folder / "tokenizer.json"))
+
+
+def deberta_vocabulary(folder: Path, **settings) -> None:
+    settings = {"do_lower_case": False, "vocab_type": "spm"} | settings
+    write(folder, config={"model_type": "deberta-v2"}, tokenizer_config=settings)
+    write(folder, **{"spm.model": train_spm()})
 
 
 FORMS: dict[str, Callable[[Path], None]] = {
@@ -539,3 +564,27 @@ FORMS: dict[str, Callable[[Path], None]] = {
     "t5 tokenizer.json": t5_json,
     "deberta spm.model": deberta_vocabulary,
 }
+# The same files with other settings, such as repositories have.
+BERT_SETTINGS = {
+    "uncased": {"do_lower_case": True},
+    "cased": {"do_lower_case": False, "model_max_length": 512},
+    "cased, accents stripped": {"do_lower_case": False, "strip_accents": True},
+    "uncased, accents kept": {"do_lower_case": True, "strip_accents": False},
+    "GELECTRA": {"do_lower_case": False, "max_len": 512, "init_inputs": [], "strip_accents": False},
+    "Electricidad": {"do_lower_case": True, "strip_accents": None},
+    "Chinese characters not split": {"do_lower_case": False, "tokenize_chinese_chars": False},
+}
+SETTINGS: dict[str, Callable[[Path], None]] = {
+    "deberta spm.model, lower case": partial(deberta_vocabulary, do_lower_case=True),
+    "deberta spm.model, split at punctuation": partial(deberta_vocabulary, split_by_punct=True),
+    "t5 tokenizer.json, new tokens": t5_json_with_new_tokens,
+    "t5 spiece.model, bytes": partial(t5_vocabulary, byte_fallback=True),
+    "t5 spiece.model, another character map": partial(t5_vocabulary, normalization_rule_name="nfkc_cf"),
+    "t5 spiece.model, no character map": partial(t5_vocabulary, normalization_rule_name="identity"),
+    "t5 spiece.model, symbols": partial(t5_vocabulary, user_defined_symbols="<url>,▁a b"),
+    "t5 spiece.model, no sentinels": partial(t5_vocabulary, settings={"extra_ids": 0}),
+    "t5 spiece.model, 7 sentinels": partial(t5_vocabulary, settings={"extra_ids": 7}),
+}
+for name, settings in BERT_SETTINGS.items():
+    SETTINGS[f"bert vocab.txt, {name}"] = partial(bert_vocabulary, **settings)
+    SETTINGS[f"bert vocab.txt beside a tokenizer.json, {name}"] = partial(bert_both, **settings)

@@ -1,13 +1,12 @@
 """spm.model read without sentencepiece: the same token ids as transformers, also after saving."""
 
-import json
 import random
 import struct
 
 import pytest
 from conftest import assert_same_embeddings, tiny_model
-from spm_model import made_up_sentences, train_spm
-from tokenizers import Regex, Tokenizer, normalizers
+from spm_model import train_spm
+from tokenizer_forms import random_texts
 
 from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.sentencepiece import CONTROL, read_spm
@@ -15,32 +14,6 @@ from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
 from tmft.io.files import reading
 from tmft.sentence_encoder import SentenceEncoder
-
-NASTY = [
-    "",
-    " ",
-    "  two   spaces  before, between and after  ",
-    "\u2003an em space first",
-    "tabs\tand\nnew lines\r\nand\u00a0no-break\u2003em spaces\u3000wide",
-    "[CLS] the [MASK] is special, [mask] is not [SEP][PAD] [UNK]",
-    "the<url>baker <url>",
-    "▁the▁baker ▁",
-    "ｔｈｅ ｂａｋｅｒ １２３ ！",  # full width
-    "ﬁne oﬃce ﬂoor Ⅳ ½ ² ™ ㎏",  # ligatures and compatibility characters
-    "ba\u200bker \ufeffthe\u200d boat\u2060 soft\u00adhyphen \u202eright to left",
-    "cafe\u0301 café Å A\u030a Ω \u2126",  # composed and decomposed
-    "하나 \u1112\u1161\u11ab\u1100\u116e\u11a8 한국",  # Hangul, whole and in letters
-    "control \x00 \x01 \x07 \x1b[0m \x7f \x85 characters",
-    "🎈🎈 👩‍👩‍👧‍👦 🇩🇪 👍🏽 ☃️",
-    "𝔱𝔥𝔢 𐍈 𠜎",  # beyond the first 65536
-    "x" * 5000,
-    "面包师修理那座桥" * 300,
-    "Donaudampfschifffahrtsgesellschaftskapitänsmützenhersteller " * 20,
-    "lone combining \u0301 \u200d and �",
-    "'quotes' \"double\" «und» „so“ — dashes – … don't",
-    "ÄÖÜ ß ẞ İ ı Σς",
-    "http://example.org/a?b=c&d=%20#e user@example.org C:\\path\\file",
-]
 
 
 @pytest.fixture(scope="module")
@@ -74,69 +47,11 @@ def theirs(spm_model):
     return sentencepiece.SentencePieceProcessor(model_proto=spm_model)
 
 
-def test_pieces_and_scores_are_those_of_sentencepiece(folder, theirs):
-    numbers = range(theirs.get_piece_size())
-    expected = [(theirs.id_to_piece(n), theirs.get_score(n)) for n in numbers]
-    assert read_spm(folder / "spm.model").pieces == expected
-
-
-def test_types_are_those_of_sentencepiece(folder, theirs):
-    types = read_spm(folder / "spm.model").types
-    assert [kind == CONTROL for kind in types] == [theirs.is_control(n) for n in range(len(types))]
-
-
-def test_the_unknown_piece_is_that_of_sentencepiece(folder, theirs):
-    assert read_spm(folder / "spm.model").unk_id == theirs.unk_id() == 3
-
-
-SENTENCES = NASTY + made_up_sentences(400, seed=1)
-
-
-@pytest.fixture(
-    params=[{}, {"do_lower_case": True}, {"split_by_punct": True}], ids=lambda keys: " ".join(keys)
-)
-def said(request, folder):
-    """folder, with what its tokenizer_config.json may say."""
-    settings = {"do_lower_case": False, "vocab_type": "spm"} | request.param
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    return folder
-
-
-@pytest.fixture
-def saved(said, tmp_path):
-    """The tokenizer of `said` as we save it."""
-    (tmp_path / "saved").mkdir()
-    for name, content in load_tokenizer(said).to_files(max_length=64).items():
-        (tmp_path / "saved" / name).write_text(content, encoding="utf-8")
-    return tmp_path / "saved"
-
-
-@pytest.mark.slow
-def test_ids_equal_transformers(said):
-    from transformers import AutoTokenizer
-
-    expected = AutoTokenizer.from_pretrained(said)(SENTENCES)["input_ids"]
-    assert ids(load_tokenizer(said), SENTENCES) == expected
-
-
-@pytest.mark.slow
-def test_the_tokenizer_is_built_as_in_transformers(said):
-    from transformers import AutoTokenizer
-
-    theirs = AutoTokenizer.from_pretrained(said).backend_tokenizer
-    assert json.loads(load_tokenizer(said).backend.to_str()) == json.loads(theirs.to_str())
-
-
-def test_ids_are_the_same_after_saving(said, saved):
-    assert ids(load_tokenizer(saved), SENTENCES) == ids(load_tokenizer(said), SENTENCES)
-
-
-@pytest.mark.slow
-def test_what_is_saved_has_the_same_ids_in_transformers(said, saved):
-    from transformers import AutoTokenizer
-
-    theirs = AutoTokenizer.from_pretrained(saved)(SENTENCES, truncation=False)["input_ids"]
-    assert theirs == ids(load_tokenizer(said), SENTENCES)
+def test_pieces_scores_and_types_are_those_of_sentencepiece(folder, theirs):
+    model, numbers = read_spm(folder / "spm.model"), range(theirs.get_piece_size())
+    assert model.pieces == [(theirs.id_to_piece(n), theirs.get_score(n)) for n in numbers]
+    assert [kind == CONTROL for kind in model.types] == [theirs.is_control(n) for n in numbers]
+    assert model.unk_id == theirs.unk_id() == 3
 
 
 def test_special_tokens_have_the_numbers_of_the_model_and_mask_the_next(folder):
@@ -146,11 +61,6 @@ def test_special_tokens_have_the_numbers_of_the_model_and_mask_the_next(folder):
     assert numbers == {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "[UNK]": 3, "[MASK]": pieces}
 
 
-def test_cls_and_sep_are_added_around_a_sentence(folder):
-    (tokens,) = ids(load_tokenizer(folder), ["the baker"])
-    assert (tokens[0], tokens[-1]) == (1, 2)
-
-
 @pytest.mark.parametrize(("text", "token"), [("the [MASK]", "[MASK]"), ("☃", "[UNK]"), ("<url>", "<url>")])
 def test_special_tokens_in_the_text_are_recognized_and_unknown_text_is_unk(text, token, folder):
     tokenizer = load_tokenizer(folder)
@@ -158,37 +68,12 @@ def test_special_tokens_in_the_text_are_recognized_and_unknown_text_is_unk(text,
     assert tokenizer.backend.token_to_id(token) in tokens
 
 
-@pytest.fixture
-def older(folder) -> Tokenizer:
-    """As transformers 4 made it: the file's own character map (NFKC), which ordinary text does not notice."""
-    older = Tokenizer.from_str(load_tokenizer(folder).backend.to_str())
-    charsmap = read_spm(folder / "spm.model").character_map
-    older.normalizer = normalizers.Sequence(
-        [
-            normalizers.Strip(),
-            normalizers.Precompiled(charsmap),
-            normalizers.Replace(Regex(" {2,}"), " "),
-        ]
-    )
-    return older
-
-
-def test_plain_text_has_the_ids_of_the_older_recipe(folder, older):
-    sentences = made_up_sentences(300, seed=2)
-    expected = [older.encode(sentence).ids for sentence in sentences]
-    assert ids(load_tokenizer(folder), sentences) == expected
-
-
-def test_ligatures_and_full_width_letters_have_other_ids_than_in_the_older_recipe(folder, older):
-    assert ids(load_tokenizer(folder), ["ﬁne ｂａｋｅｒ"]) != [older.encode("ﬁne ｂａｋｅｒ").ids]
-
-
 @pytest.mark.slow
 def test_saved_model_opens_in_sentence_transformers(folder, tmp_path):
     from sentence_transformers import SentenceTransformer
 
     model = SentenceEncoder.from_pretrained(folder, layer=1)
-    sentences = NASTY[:12] + made_up_sentences(5, seed=3)
+    sentences = random_texts(60, seed=3)
     model.save_pretrained(tmp_path / "saved")
     theirs = SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode(sentences)
     assert_same_embeddings(model.encode(sentences), theirs, tolerance=1e-5)

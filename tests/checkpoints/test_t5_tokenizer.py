@@ -9,39 +9,17 @@ from pathlib import Path
 
 import pytest
 from conftest import vocabulary_folder
-from spm_model import made_up_sentences, tiny_t5_spm
-from test_sentencepiece import NASTY as NASTY_SPM
+from spm_model import tiny_t5_spm
+from tokenizer_forms import random_texts
 from tokenizers import Tokenizer, models, normalizers, processors
 
 from tmft.checkpoints.sentencepiece import check_character_map, read_spm
 from tmft.checkpoints.tokenizers import load_tokenizer, resolve_max_length
 from tmft.embedding.prompts import PROMPTS, Prompt
-from tmft.embedding.token_weights import make_token_weights, special_ids
 from tmft.errors import InputError
 from tmft.models.static import UNLIMITED_LENGTH
 
-NASTY = [
-    *NASTY_SPM,
-    "   ",
-    "\t\n \r\n",
-    "tabs\tand\nnewlines  doubled, \u00a0 no-break and trailing  ",
-    "a </s> in the text, <extra_id_5> <extra_id_0><extra_id_99> <extra_id_100> <pad> <unk> <s>",
-    " </s>the baker</s> ",
-    "the<extra_id_1>baker",
-    "<EXTRA_ID_1> < /s> <\u200b/s>",
-    "… wait… what‥ ﬃ ﬆ ĳ ǆ ㍿ ﷺ",
-    "Ａ ｌｅｔｔｅｒ ｏｆ ｆｕｌｌ ｗｉｄｔｈ　ｓｐａｃｅ",
-    "e\u0301\u0323 q\u0307\u0323 \u1e9b\u0323 \u0344 o\u0302\u0301 \u0e33 \u0958",
-    "\u200b\u200c\u200d\ufeff\u2060 zero width\u200b",
-    "".join(map(chr, range(1, 160))),
-    "\x00",
-    "\ufffd \ufffe \uffff \ue000 \U0010ffff",
-    "-------",
-    "=" * 77 + "-" * 41 + "." * 23,
-    "ha" * 500 + " " + "lol" * 333,
-    "1" * 1000,
-    "WiTh CaSe ıİſß",
-]
+TEXTS = random_texts(300, seed=4)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +98,7 @@ def test_the_real_tokenizer_is_built_as_in_transformers(names, t5, tmp_path):
     some = of_the_files(t5, names, tmp_path / "some")
     reference, ours = theirs(some), load_tokenizer(some)
     assert content(ours.backend) == content(reference.backend_tokenizer)
-    assert ids(ours, NASTY) == reference(NASTY)["input_ids"]
+    assert ids(ours, TEXTS) == reference(TEXTS)["input_ids"]
 
 
 @pytest.mark.slow
@@ -140,66 +118,11 @@ def test_ids_of_real_text_equal_transformers(t5, real_data):
 @pytest.mark.slow
 def test_the_saved_real_tokenizer_has_the_same_ids_here_and_in_transformers(t5, tmp_path):
     """Also of -------, which has two cuts of equal probability."""
-    before, saved = ids(load_tokenizer(t5), NASTY), save(load_tokenizer(t5), tmp_path / "saved")
-    assert ids(load_tokenizer(saved), NASTY) == before
+    before, saved = ids(load_tokenizer(t5), TEXTS), save(load_tokenizer(t5), tmp_path / "saved")
+    assert ids(load_tokenizer(saved), TEXTS) == before
     reference = theirs(saved, "AutoTokenizer")
-    assert reference(NASTY)["input_ids"] == before
+    assert reference(TEXTS)["input_ids"] == before
     assert (reference.model_max_length, reference.eos_token, reference.pad_token_id) == (64, "</s>", 0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"byte_fallback": True}, {"normalization_rule_name": "nfkc_cf"}]
-    + [{"normalization_rule_name": "identity"}, {"user_defined_symbols": ["<url>", "▁a b"]}],
-    ids=str,
-)
-def test_other_models_are_built_as_in_transformers(changes, folder):
-    """With pieces for bytes, as mT5; with another character map, or none; with symbols of their own."""
-    (folder / "spiece.model").write_bytes(tiny_t5_spm(**changes))
-    sentences = NASTY + made_up_sentences(100, seed=1)
-    reference, ours = theirs(folder), load_tokenizer(folder)
-    assert content(ours.backend) == content(reference.backend_tokenizer)
-    assert ids(ours, sentences) == reference(sentences)["input_ids"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [0, 7, 100])
-def test_extra_ids_is_the_number_of_sentinels(count, folder, tmp_path):
-    (folder / "tokenizer_config.json").write_text(json.dumps({"extra_ids": count}))
-    ours, text = load_tokenizer(folder), ["the <extra_id_0> baker <extra_id_6> <extra_id_7>"]
-    expected = theirs(folder)(text)["input_ids"]
-    assert ids(ours, text) == expected
-    saved = save(ours, tmp_path / "saved")
-    assert theirs(saved, "AutoTokenizer")(text)["input_ids"] == ids(load_tokenizer(saved), text) == expected
-    assert len(theirs(saved, "AutoTokenizer")) == len(ours.vocabulary)
-
-
-@pytest.mark.slow
-def test_tokens_that_were_added_later_stay(folder, tmp_path):
-    import transformers
-
-    reference = theirs(folder)
-    special = transformers.AddedToken("[Q]", special=True, lstrip=True)
-    reference.add_tokens(["baker-ish", special, "ＦＵＬＬ"])
-    reference.save_pretrained(tmp_path / "more")
-    texts = ["a baker-ish [Q] baker", "the bridge[Q][Q]", "ＦＵＬＬ", *NASTY]
-    expected = theirs(tmp_path / "more")(texts)["input_ids"]
-    ours = load_tokenizer(tmp_path / "more")
-    assert ids(ours, texts) == expected
-    saved = save(ours, tmp_path / "saved")
-    assert theirs(saved, "AutoTokenizer")(texts)["input_ids"] == expected
-    assert ids(load_tokenizer(saved), texts) == expected
-
-
-@pytest.mark.slow
-def test_lower_case_is_saved_for_transformers_too(folder, tmp_path):
-    ours = load_tokenizer(folder, lower_case=True)
-    texts = ["THE BAKER", "Der Bäcker", *NASTY]
-    assert ids(ours, texts[:2]) == ids(load_tokenizer(folder), ["the baker", "der bäcker"])
-    saved = save(ours, tmp_path / "saved")
-    assert ids(load_tokenizer(saved), texts) == ids(ours, texts)
-    assert theirs(saved, "AutoTokenizer")(texts)["input_ids"] == ids(ours, texts)
 
 
 # ---------------------------------------------------------------------------------------------- what it gives
@@ -216,65 +139,10 @@ def test_the_real_ids_without_a_reference(t5):
     assert tokenizer.max_length == 512
 
 
-def test_special_tokens_are_those_of_t5(folder):
-    tokenizer = load_tokenizer(folder)
-    assert tokenizer.special_tokens == {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-    assert special_ids(tokenizer) == {0, 1, 2} and tokenizer.pad_id == 0
-
-
-def test_sentinels_follow_the_pieces_the_last_one_first(folder):
-    pieces = len(read_spm(folder / "spiece.model").pieces)
-    words = load_tokenizer(folder).vocabulary
-    assert words[pieces:] == [f"<extra_id_{n}>" for n in range(99, -1, -1)]
-
-
-def test_only_an_end_token_is_added_after_a_sentence(folder):
-    tokenizer = load_tokenizer(folder)
-    ((first, *_, last),) = ids(tokenizer, ["the baker"])
-    assert tokenizer.num_special_tokens == (0, 1)
-    assert first not in special_ids(tokenizer) and last == 1
-
-
-def test_a_truncated_sentence_keeps_its_end_token(folder):
-    tokenizer = load_tokenizer(folder)
-    ((*whole, end),) = ids(tokenizer, ["the baker mends a wooden boat"])
-    assert tokenizer(["the baker mends a wooden boat"], 4) == ([[*whole[:3], end]], 1)
-
-
-@pytest.mark.parametrize("text", ["", " ", "\t \n", "\u200b"])
-def test_an_empty_text_is_its_end_token_alone(text, folder):
-    assert ids(load_tokenizer(folder), [text]) == [[1]]
-
-
-@pytest.mark.parametrize(
-    "text", [" the baker ", "the  baker", "the\tbaker\n", "ｔｈｅ　ｂａｋｅｒ", "the\u200b baker\u00a0"]
-)
-def test_spaces_and_characters_of_another_shape_make_no_difference(text, folder):
-    tokenizer = load_tokenizer(folder)
-    assert ids(tokenizer, [text]) == ids(tokenizer, ["the baker"])
-
-
 def test_a_lone_surrogate_is_one_line(folder):
     for tokenizer in (load_tokenizer(folder), load_tokenizer(vocabulary_folder())):
         with pytest.raises(InputError, match="a text cannot be read"):
             tokenizer(["\ud800"], 9)
-
-
-def test_a_saved_tokenizer_is_rebuilt_identically(folder, tmp_path):
-    tokenizer = load_tokenizer(folder)
-    saved = load_tokenizer(save(tokenizer, tmp_path / "saved"))
-    assert content(saved.backend) == content(tokenizer.backend)
-    assert (saved.special_tokens, saved.num_special_tokens, saved.max_length) == (
-        tokenizer.special_tokens,
-        (0, 1),
-        64,
-    )
-
-
-def test_token_weights_exclude_the_end_token(folder):
-    tokenizer = load_tokenizer(folder)
-    table = make_token_weights("no-special", Prompt("", tokenizer), len(tokenizer.vocabulary)).table
-    assert (table == 0).nonzero().flatten().tolist() == [0, 1, 2]
 
 
 def test_a_prompt_has_its_tokens_before_those_of_the_sentence_and_the_end_behind(folder):
@@ -422,7 +290,7 @@ def test_a_file_with_wrong_bytes_is_refused_or_read_but_never_a_panic(spiece, tm
             damaged[chance.randrange(first, behind)] = chance.randrange(256)
         path.write_bytes(damaged)
         try:
-            ids(load_tokenizer(tmp_path), NASTY[:40])
+            ids(load_tokenizer(tmp_path), TEXTS[:40])
         except InputError as error:
             assert "\n" not in str(error)
             refused += 1

@@ -8,6 +8,7 @@ import re
 import pytest
 from tokenizer_forms import (
     FORMS,
+    SETTINGS,
     byte_level_vocabulary,
     llama2_json,
     mpnet_vocabulary,
@@ -35,15 +36,13 @@ AROUND = {  # special tokens before and after a sentence, where it is not one an
     "qwen tokenizer.json, no template": (0, 0),
     "llama 2 tokenizer.json": (1, 0),
     "llama 2 tokenizer.json, legacy": (0, 1),
-    "t5 spiece.model": (0, 1),
-    "t5 tokenizer.json": (0, 1),
-}
+} | {name: (0, 1) for name in FORMS | SETTINGS if name.startswith("t5 ")}
 
 
-@pytest.fixture(params=FORMS)
+@pytest.fixture(params=FORMS | SETTINGS)
 def form(request, tmp_path) -> tuple:
     """(name of the form, its folder)"""
-    FORMS[request.param](tmp_path)
+    (FORMS | SETTINGS)[request.param](tmp_path)
     return request.param, tmp_path
 
 

@@ -57,17 +57,6 @@ def test_word_is_the_mean_of_the_word_embeddings(folder):
     )
 
 
-def test_word_is_not_hidden_state_0_which_knows_positions(folder):
-    assert np.abs(encode(folder, "word") - encode(folder, 0)).max() > 0.1
-
-
-def test_a_word_of_a_mix_is_the_same_wherever_it_stands():
-    model = tiny_model(model_type="bert")
-    model.layers = (WORD_EMBEDDINGS,)
-    one, other = model.encode(["a man plays", "plays a man"])
-    assert_same_embeddings(one, other, 1e-6)
-
-
 def test_poolings_are_applied_to_the_mix(tmp_path):
     tiny_model(model_type="bert").save_pretrained(tmp_path)
     model = SentenceEncoder.from_pretrained(tmp_path, layer="1+3", pooling="cls+mean")

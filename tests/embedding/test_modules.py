@@ -13,7 +13,6 @@ from tmft.embedding.modules import (
     LayerNorm,
     Normalize,
     load_modules,
-    to_saved_modules,
 )
 from tmft.errors import InputError
 
@@ -76,24 +75,6 @@ def test_weights_in_half_precision_are_rounded_but_the_sum_is_not():
 # ------------------------------------------------------------------------------------------- there and back
 
 
-MADE = {
-    "dense": lambda: dense("Tanh"),
-    "dense without bias": lambda: dense("GELU", bias=False),
-    "layer norm": lambda: LayerNorm(2),
-    "normalize": Normalize,
-}
-
-
-@pytest.mark.parametrize("name", MADE)
-def test_a_module_is_restored_from_its_files(name):
-    module = MADE[name]()
-    for weight in module.parameters():
-        torch.nn.init.normal_(weight)
-    (again,) = load_modules(to_saved_modules([module]))
-    assert type(again) is type(module)
-    assert torch.equal(again(X), module(X))
-
-
 @pytest.mark.parametrize(
     ("config", "activation"),
     [
@@ -106,15 +87,6 @@ def test_a_module_is_restored_from_its_files(name):
 def test_the_activation_is_that_of_the_folder_or_tanh(config, activation):
     module = Dense.from_config({"in_features": 2, "out_features": 2} | config)
     assert type(module.activation).__name__ == activation
-
-
-def test_weights_are_named_as_in_sentence_transformers():
-    files = to_saved_modules([dense(), LayerNorm(2), Normalize()])
-    assert [list(entry.weights) for entry in files] == [
-        ["linear.weight", "linear.bias"],
-        ["norm.weight", "norm.bias"],
-        [],
-    ]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from torch.nn.functional import normalize
 from tmft import SentenceEncoder
 from tmft.data import read_examples
 from tmft.datasets.task_lookup import get_task
-from tmft.embedding.modules import Dense, Normalize, load_modules, to_saved_modules
+from tmft.embedding.modules import Normalize, to_saved_modules
 from tmft.embedding.postprocessing import (
     NO_VARIANCE,
     POSTPROCESSING,
@@ -18,7 +18,6 @@ from tmft.errors import InputError
 from tmft.evaluation.isotropy import iso_score
 
 FITTED = [name for name in POSTPROCESSING if name != "normalize"]
-AFFINE = [name for name in FITTED if name != "quantile"]
 
 
 def cloud(N: int, D: int, seed: int = 0) -> torch.Tensor:
@@ -153,17 +152,6 @@ def test_axes_without_variance_are_removed_at_any_scale(scale):
 
 
 # ---------------------------------------------------------------------------------------- modules and chains
-
-
-@pytest.mark.parametrize("name", AFFINE)
-def test_an_affine_map_is_a_dense_that_is_restored_from_its_files(name):
-    x = cloud(60, 6)
-    (module,) = fit_postprocessing(name, x)
-    assert type(module) is Dense and not module.training
-    assert module.config["activation_function"].endswith(".Identity")
-    assert {weight.dtype for weight in module.parameters()} == {torch.float32}
-    (again,) = load_modules(to_saved_modules([module]))
-    assert torch.equal(again(x), module(x))
 
 
 def test_quantile_is_not_saved():

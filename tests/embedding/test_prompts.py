@@ -4,13 +4,11 @@ import json
 import logging
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tokenizers
 from conftest import SENTENCES, tiny_model, vocabulary_folder
 from spm_model import made_up_sentences, train_spm
 
-from tmft import SentenceEncoder
 from tmft.checkpoints.tokenizers import Tokenizer, load_tokenizer
 from tmft.embedding.prompts import PROMPTS, Prompt, parse_prompt
 from tmft.errors import InputError
@@ -234,12 +232,6 @@ def test_a_template_with_a_mask_needs_one_in_the_vocabulary():
 # ------------------------------------------------------------------------------------------------ in a model
 
 
-def test_a_prompt_without_a_placeholder_is_a_prefix():
-    model, plain = tiny_model(), tiny_model()
-    model.prompt = "a dog "
-    assert model.tokenize(SENTENCES) == plain.tokenize([f"a dog {sentence}" for sentence in SENTENCES])
-
-
 def test_sentences_truncated_in_a_template_are_logged_in_one_line(caplog):
     model = tiny_model()
     model.prompt = "[X] is [M]"
@@ -247,42 +239,6 @@ def test_sentences_truncated_in_a_template_are_logged_in_one_line(caplog):
         ids = model.tokenize(["music " * 100, "music"])
     assert caplog.messages == ["1 of 2 sentences are longer than 40 tokens and were truncated"]
     assert ids[0][-3:] == ids[1][-3:] and len(ids[0]) == 40
-
-
-@pytest.mark.parametrize(
-    ("template", "differs"),
-    [
-        ("", ""),
-        ("a dog ", ""),
-        ("two dogs: [X]", ""),  # the same as a prompt of sentence-transformers
-        ("two dogs: [X.]", "sentence-transformers leaves out the prompt 'two dogs: [X.]'."),
-        ("[X] is [M]", "sentence-transformers leaves out the prompt '[X] is [M]'."),
-        ("a [M] [X]", "sentence-transformers leaves out the prompt 'a [M] [X]'."),
-    ],
-)
-def test_the_model_says_which_prompt_other_libraries_ignore(template, differs, tmp_path):
-    model = tiny_model()
-    model.prompt = template
-    model.save_pretrained(tmp_path)
-    assert model.compatibility_note == SentenceEncoder.from_pretrained(tmp_path).compatibility_note == differs
-    assert differs in (tmp_path / "README.md").read_text()
-    assert (tmp_path / "tmft.json").exists() == bool(differs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("template", "theirs"), [("two dogs: [X]", "two dogs: "), ("[X] is [M]", ""), ("a [M] [X]", "")]
-)
-def test_other_libraries_apply_the_prefix_and_ignore_the_rest(template, theirs, tmp_path):
-    from sentence_transformers import SentenceTransformer
-
-    model, plain = tiny_model(), tiny_model()
-    model.prompt = template
-    model.save_pretrained(tmp_path)
-    expected = plain.encode([theirs + sentence for sentence in SENTENCES])
-    np.testing.assert_allclose(
-        SentenceTransformer(str(tmp_path), device="cpu").encode(SENTENCES), expected, rtol=0, atol=1e-5
-    )
 
 
 def test_only_the_beginning_of_a_text_of_millions_of_letters_is_tokenized(wordpiece):

@@ -119,10 +119,6 @@ def test_no_special_excludes_the_special_tokens_only():
     assert set(table_of("no-special").values()) == {0, 1}
 
 
-def test_uniform_weights_are_none():
-    assert weights_of("uniform", tiny_model()) is None
-
-
 # --------------------------------------------------------------------------------------------------- content
 
 
@@ -336,15 +332,6 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_saved_weights_are_the_same_when_they_are_loaded(name, tmp_path):
-    model = weighted(*CASES[name])
-    model.save_pretrained(tmp_path)
-    again = SentenceEncoder.from_pretrained(tmp_path)
-    assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
-    assert np.abs(again.encode(SENTENCES) - tiny_model().encode(SENTENCES)).max() > 0.1
-
-
 @pytest.mark.parametrize("pooling", ["cls", "max", "lasttoken", "decoder", "max+cls"])
 def test_a_pooling_that_ignores_token_weights_refuses_them(pooling):
     with pytest.raises(
@@ -399,16 +386,6 @@ def test_the_model_says_what_other_libraries_compute_differently(name, differs, 
     model.save_pretrained(tmp_path)
     assert model.compatibility_note == SentenceEncoder.from_pretrained(tmp_path).compatibility_note == differs
     assert differs in (tmp_path / "README.md").read_text()
-
-
-@pytest.mark.parametrize(
-    "pooling", ["cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken", "max+mean"]
-)
-def test_the_model_says_that_other_libraries_weight_poolings_differently(pooling):
-    """They multiply the hidden states, before any pooling, and divide by the sum in those of a mean alone."""
-    model = tiny_model()
-    model.pooling, model.token_weights = pooling, TokenWeights(torch.rand(V) + 0.5)
-    assert pooling in model.compatibility_note
 
 
 # -------------------------------------------------------------------------------------------------- training

@@ -26,7 +26,12 @@ ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 240  # seconds; a mutant whose tests run longer is caught, too
 TESTS = {
     "tmft/models/bert.py": ["tests/models/test_bert.py", "tests/checkpoints/test_load.py"],
-    "tmft/sentence_encoder.py": ["tests/test_sentence_encoder.py", "tests/embedding"],
+    "tmft/sentence_encoder.py": [
+        "tests/test_sentence_encoder.py",
+        "tests/embedding",
+        "tests/checkpoints/test_any_model.py",
+        "tests/checkpoints/test_any_st_folder.py",
+    ],
     "tmft/pooling.py": ["tests/test_pooling.py"],
     "tmft/losses/multiple_negatives.py": ["tests/losses/test_multiple_negatives.py"],
     "tmft/metrics.py": ["tests/test_metrics.py"],
@@ -40,6 +45,7 @@ TESTS = {
     # Reading and writing configurations.
     "tmft/models/registry.py": [
         "tests/models/test_model_registry.py",
+        "tests/models/test_refused_configs.py",
         "tests/models/test_family_features.py",
         "tests/models/test_bert_like.py",
         "tests/checkpoints/test_save.py",
@@ -49,16 +55,20 @@ TESTS = {
         "tests/models/test_bert.py",
         "tests/models/test_attention.py",
         "tests/models/test_model_registry.py",
+        "tests/models/test_refused_configs.py",
     ],
     "tmft/models/rotary_families.py": [
+        "tests/models/test_refused_configs.py",
         "tests/models/test_rotary_families.py",
         "tests/models/test_every_family.py",
     ],
     # Opening and saving the folder of a model.
     "tmft/checkpoints/model_folder.py": [
         "tests/checkpoints/test_model_folder.py",
-        "tests/checkpoints/test_st_folder.py",
+        "tests/checkpoints/test_refused_folders.py",
         "tests/checkpoints/test_load.py",
+        "tests/checkpoints/test_st_folder.py",
+        "tests/checkpoints/test_any_st_folder.py",
     ],
     "tmft/checkpoints/save.py": [
         "tests/checkpoints/test_save.py",
@@ -69,6 +79,9 @@ TESTS = {
         "tests/checkpoints/test_model_card.py",
         "tests/checkpoints/test_st_folder.py",
         "tests/checkpoints/test_st_settings.py",
+        "tests/checkpoints/test_refused_folders.py",
+        "tests/checkpoints/test_any_model.py",
+        "tests/checkpoints/test_any_st_folder.py",
     ],
     # Resuming a run.
     "tmft/training/checkpointing.py": ["tests/training/test_checkpointing.py"],
