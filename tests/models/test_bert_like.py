@@ -5,7 +5,6 @@ families in test_every_family.py.
 """
 
 import itertools
-import json
 import random
 from pathlib import Path
 
@@ -70,24 +69,6 @@ def random_model(layer: int | None = None, **content) -> SentenceEncoder:
 # ------------------------------------------------------------------------------- positions with an offset
 
 
-@pytest.mark.parametrize("pad_token_id", [0, 1, 3])
-@pytest.mark.parametrize("model_type", LIKE_ROBERTA)
-def test_positions_start_after_the_row_of_the_padding_token(model_type, pad_token_id, tmp_path):
-    content = shape(model_type, pad_token_id=pad_token_id, max_position_embeddings=21 + pad_token_id)
-    model = reference(tmp_path, **content)
-    encoder = load_encoder(tmp_path)
-    assert encoder.config.max_tokens == 20
-    sentences = token_ids(content["vocab_size"], 20, 1, 7, without=pad_token_id)
-    assert_equal_hidden_states(encoder, model, sentences)
-
-
-def test_mpnet_starts_at_position_2_whatever_its_padding_token_is(tmp_path):
-    content = shape("mpnet", pad_token_id=0, max_position_embeddings=22)
-    model = reference(tmp_path, **content)
-    assert load_encoder(tmp_path).config.max_tokens == 20
-    assert_equal_hidden_states(load_encoder(tmp_path), model, token_ids(content["vocab_size"], 20, 1, 7))
-
-
 @pytest.mark.parametrize("model_type", [*LIKE_ROBERTA, "mpnet"])
 def test_the_longest_text_has_as_many_tokens_as_rows_are_left(model_type, tmp_path):
     model = random_model(**shape(model_type, pad_token_id=1, max_position_embeddings=12))
@@ -96,15 +77,6 @@ def test_the_longest_text_has_as_many_tokens_as_rows_are_left(model_type, tmp_pa
     assert model.encode(["a man plays guitar in the park and is not two"]).shape == (1, model.dimensions)
     with pytest.raises(InputError, match="max_length 11: choose 3 to 10, the number of position embeddings"):
         SentenceEncoder(model.encoder, model.tokenizer, max_length=11)
-
-
-@pytest.mark.parametrize("model_type", [*LIKE_ROBERTA, "mpnet"])
-def test_a_limit_in_the_files_that_counts_the_unused_rows_is_lowered(model_type, tmp_path):
-    model = random_model(**shape(model_type, pad_token_id=1, max_position_embeddings=42))
-    model.save_pretrained(tmp_path)
-    path = tmp_path / "sentence_bert_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"max_seq_length": 42}))
-    assert SentenceEncoder.from_pretrained(tmp_path).max_length == 40
 
 
 @pytest.mark.parametrize("model_type", [*LIKE_ROBERTA, "mpnet"])
@@ -154,23 +126,6 @@ def test_every_tensor_of_an_old_roberta_with_a_head_is_known(tmp_path):
 # ------------------------------------------------------------------------------- as BERT or ELECTRA
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("model_type", STORED_AS_BERT)
-def test_as_a_bert_it_has_the_same_embeddings_here_and_in_sentence_transformers(model_type, tmp_path):
-    import sentence_transformers
-    import transformers
-
-    model = random_model(**shape(model_type))
-    export(model, tmp_path / "bert", format="bert")
-    assert json.loads((tmp_path / "bert/config.json").read_text())["model_type"] == "bert"
-    again = SentenceEncoder.from_pretrained(tmp_path / "bert")
-    torch.testing.assert_close(again.encode(SENTENCES), model.encode(SENTENCES), rtol=0, atol=1e-6)
-    assert again.max_length == model.encoder.config.max_tokens
-    theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "bert"), device="cpu")
-    torch.testing.assert_close(theirs.encode(SENTENCES), model.encode(SENTENCES), rtol=0, atol=1e-5)
-    assert type(theirs[0].auto_model) is transformers.BertModel
-
-
 @pytest.mark.parametrize("model_type", STORED_AS_BERT)
 def test_its_form_as_bert_gives_the_same_hidden_states(model_type):
     model = random_model(**shape(model_type))
@@ -212,21 +167,6 @@ def test_a_distilbert_may_have_the_sizes_under_berts_names():
     assert config_from_dict(named_as_bert) == config_from_dict(content)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"activation": "mish"}, "activation 'mish' (config.json): supported are gelu"),
-        ({"n_layers": None}, "n_layers is missing (config.json): add it, it cannot be guessed"),
-        ({"n_heads": 7, "dim": 24}, "hidden_size 24 is not a multiple of num_attention_heads 7"),
-        ({"dropout": "x"}, "dropout is 'x' (config.json): expected a number"),
-    ],
-)
-def test_a_wrong_distilbert_is_one_line(changes, message):
-    with pytest.raises(InputError) as error:
-        config_from_dict(shape("distilbert", **changes))
-    assert message in str(error.value)
-
-
 def test_a_distilbert_has_no_dropout_after_the_attention_and_an_albert_none_after_the_feed_forward():
     """With p = 0.5 the output would change from one call to the next."""
     ids, mask = torch.tensor([[2, 9, 7, 3]]), torch.ones(1, 4)
@@ -253,11 +193,6 @@ def test_the_biases_of_an_mpnet_at_all_edges_of_its_buckets(buckets, tmp_path):
     model = reference(tmp_path, **content)
     sentences = token_ids(content["vocab_size"], 200, 129, 128, 17, 16, 9, 8, 1)
     assert_equal_hidden_states(load_encoder(tmp_path), model, sentences)
-
-
-def test_an_mpnet_of_too_few_buckets_is_one_line():
-    with pytest.raises(InputError, match="relative_attention_num_buckets 31 .*: expected 32 or more"):
-        config_from_dict(shape("mpnet", relative_attention_num_buckets=31))
 
 
 def test_the_table_of_biases_of_an_mpnet_is_kept_without_layers(tmp_path):
@@ -330,19 +265,6 @@ def pack_one(model: SentenceEncoder):
     return pack(model.tokenize(SENTENCES))
 
 
-def test_kept_layers_of_an_albert_keep_their_groups(tmp_path):
-    encoder = random_model(**shape("albert", num_hidden_layers=6, num_hidden_groups=3)).encoder
-    first, _, last = encoder.groups
-    encoder.keep_layers([0, 4, 5])
-    assert [layer in (last,) for layer in encoder.layers] == [False, True, True]
-    assert list(encoder.groups) == [first, last] and len(encoder.state_dict()) == len(
-        dict(encoder.named_parameters())
-    )
-    save_encoder(encoder, tmp_path)
-    ids = torch.tensor([[2, 9, 7, 3]])
-    assert torch.equal(load_encoder(tmp_path)(ids, ids != 0), encoder(ids, ids != 0))
-
-
 def test_layers_of_an_albert_are_frozen_if_no_other_layer_has_their_weights():
     model = random_model(**shape("albert", num_hidden_layers=4, num_hidden_groups=2))
     for num_frozen in (1, 3):
@@ -354,24 +276,6 @@ def test_layers_of_an_albert_are_frozen_if_no_other_layer_has_their_weights():
     FreezeLayers(model, 2)
     trained = [weight.requires_grad for group in model.encoder.groups for weight in group.parameters()]
     assert trained == [False] * (len(trained) // 2) + [True] * (len(trained) // 2)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"num_hidden_groups": 5},
-            "num_hidden_groups 5 (config.json): expected 1 to 4, the number of layers",
-        ),
-        ({"num_hidden_groups": 0}, "num_hidden_groups 0 (config.json): expected 1 to 4"),
-        ({"inner_group_num": 2}, "inner_group_num 2 (config.json): only 1 is supported"),
-        ({"position_embedding_type": "relative_key"}, 'only "absolute" is supported'),
-    ],
-)
-def test_a_wrong_albert_is_one_line(changes, message):
-    with pytest.raises(InputError) as error:
-        config_from_dict(shape("albert", num_hidden_layers=4, num_hidden_groups=2) | changes)
-    assert message in str(error.value)
 
 
 @pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "num_attention_heads"])

@@ -151,61 +151,6 @@ def test_layer_types_have_rotations_of_their_own_as_in_transformers(content):
         assert rope.to_hf() == {key: theirs[layer_type][key] for key in rope.to_hf()}
 
 
-@pytest.mark.parametrize(
-    "content, message",
-    [
-        (
-            {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
-            "rope_type 'dynamic' (config.json): supported",
-        ),
-        (
-            {"rope_scaling": {"rope_type": "longrope"}},
-            "rope_type 'longrope' (config.json): supported are def",
-        ),
-        ({"rope_scaling": {"rope_type": ["yarn"]}}, "rope_type ['yarn'] (config.json)"),
-        ({"rope_scaling": "linear"}, "rope_scaling is 'linear' (config.json): expected an object"),
-        ({"rope_parameters": [1]}, "rope_parameters is [1] (config.json): expected an object"),
-        ({"rope_scaling": {"rope_type": "linear"}}, "factor is missing (config.json): rope_type linear"),
-        ({"rope_scaling": {"rope_type": "linear", "factor": 0}}, "factor is 0 (config.json): expected a num"),
-        ({"rope_scaling": {"rope_type": "linear", "factor": "8"}}, "factor is '8' (config.json): expected"),
-        ({"rope_scaling": {"rope_type": "linear", "factor": math.inf}}, "factor is inf (config.json)"),
-        ({"rope_theta": -1.0}, "rope_theta is -1.0 (config.json): expected a number above 0"),
-        ({"rope_theta": math.nan}, "rope_theta is nan (config.json): expected a number above 0"),
-        ({"rope_theta": 10**400}, "rope_theta is 100000"),
-        ({"rope_theta": True}, "rope_theta is True (config.json): expected a number above 0"),
-        (
-            {"rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}},
-            "high_freq_factor 1.0 (config.json): expected",
-        ),
-        (
-            {"rope_scaling": YARN, "rope_theta": 1},
-            "rope_theta is 1 (config.json): rope_type yarn needs 1",
-        ),
-        ({"rope_scaling": YARN, "rope_theta": 1 + 1e-9}, "rope_theta is 1.000000001 (config.json): rope_"),
-        ({"rope_scaling": YARN | {"beta_fast": 1e-300}}, "beta_fast is 1e-300 (config.json): expected a num"),
-        ({"rope_scaling": YARN | {"beta_slow": 3e38}}, "beta_slow is 3e+38 (config.json): expected a numb"),
-        (
-            {
-                "rope_scaling": YARN | {"original_max_position_embeddings": 32},
-                "original_max_position_embeddings": 7,
-            },
-            "original_max_position_embeddings is 7, but 32 in rope_scaling or rope_parameters (config.",
-        ),
-        (
-            {"rope_parameters": {"partial_rotary_factor": 1}, "partial_rotary_factor": 0.5},
-            "partial_rotary_factor is 0.5, but 1 in rope_scaling or rope_parameters (config.json): correct",
-        ),
-        ({"rope_scaling": YARN | {"truncate": 1}}, "truncate is 1 (config.json): expected true or false"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5 (config.json): only heads rotated"),
-        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5 (config.json)"),
-    ],
-)
-def test_what_cannot_be_rotated_is_one_clear_line(content, message):
-    with pytest.raises(InputError) as error:
-        read_rope_parameters(content)
-    assert str(error.value).startswith(message) and "\n" not in str(error.value)
-
-
 def test_an_unknown_layer_type_of_rotations_is_one_clear_line():
     with pytest.raises(InputError, match=r"rope_parameters has rope_theta \(config.json\): expected objects"):
         read_rope_parameters_by_layer_type({"rope_parameters": {"rope_theta": 5.0}}, BY_TYPE, ())

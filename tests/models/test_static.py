@@ -1,16 +1,12 @@
 """The family of word tables: hidden state 0 of a token is its row, whatever stands beside it."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
-from conftest import SENTENCES, VOCABULARY, stored_weights, tiny_model, training_task
+from conftest import SENTENCES, VOCABULARY, tiny_model, training_task
 
-from tmft.checkpoints.load import load_encoder, load_encoder_with_report
 from tmft.data import Examples
 from tmft.embedding.layer_mix import WORD_EMBEDDINGS
-from tmft.errors import InputError
 from tmft.evaluation.static_models import random_word_vectors, static_encoder, without_special_tokens
 from tmft.losses.cosine import CosineMSE
 from tmft.models.registry import config_from_dict, parameter_counts, random_encoder
@@ -43,18 +39,6 @@ def test_a_config_needs_only_the_size():
     config = config_from_dict(CONFIG)
     assert (config.vocab_size, config.hidden_size, config.embedding_size) == (V, 8, 8)
     assert (config.num_hidden_layers, config.max_position_embeddings) == (0, UNLIMITED_LENGTH)
-
-
-@pytest.mark.parametrize("key", ["vocab_size", "hidden_size"])
-def test_a_size_that_is_missing_is_one_line(key):
-    with pytest.raises(InputError, match=f"{key} is missing"):
-        config_from_dict({name: value for name, value in CONFIG.items() if name != key})
-
-
-@pytest.mark.parametrize("layer", [1, 12])
-def test_it_has_no_layers(layer, folder):
-    with pytest.raises(InputError, match="has 0 layers"):
-        load_encoder(folder, layer)
 
 
 def test_all_its_parameters_are_the_table():
@@ -93,22 +77,6 @@ def test_random_weights_are_initialized_as_in_bert():
 
 
 # ------------------------------------------------------------------------------------------------ save, load
-
-
-def test_the_files_are_those_of_sentence_transformers(folder):
-    assert list(stored_weights(folder)) == ["embedding.weight"]
-    assert json.loads((folder / "config.json").read_text()) == CONFIG
-    (module,) = json.loads((folder / "modules.json").read_text())
-    assert (module["type"].rpartition(".")[2], module["path"]) == ("StaticEmbedding", "")
-    assert not (folder / "1_Pooling").exists()
-
-
-def test_the_table_is_the_same_after_saving(folder):
-    encoder, report = load_encoder_with_report(folder)
-    assert torch.equal(encoder.embeddings.word.weight, static_model().encoder.embeddings.word.weight)
-    assert str(report) == (
-        f"loaded the embeddings and 0 of 0 layers: 1 tensors, {8 * V:,} parameters; not loaded: nothing"
-    )
 
 
 def test_a_random_table_takes_the_shape_of_the_file(folder):

@@ -6,30 +6,23 @@ import math
 import pytest
 import torch
 from conftest import (
-    SENTENCES,
     VOCABULARY,
-    open_in_transformers,
     padded,
     store_weights,
     stored_weights,
-    training_task,
     vocabulary_folder,
 )
 
 from tmft.checkpoints.load import load_encoder, load_encoder_with_report
-from tmft.checkpoints.save import compatibility_note, save_encoder
+from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.tokenizers import load_tokenizer
-from tmft.data import Examples
 from tmft.errors import InputError
-from tmft.losses.cosine import CosineMSE
 from tmft.models.registry import config_from_dict, parameter_counts, random_encoder
 from tmft.models.t5 import OTHER_KEYS, relative_bias_matrix, relative_position_bucket
 from tmft.packing import pack
 from tmft.pooling import mean_pooling
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.speed.occurring_words import OccurringWords
-from tmft.tasks import TASKS
-from tmft.training.loop import Recipe, fit
 from tmft.training.optimizers import MixedPrecision
 
 V10 = {  # as google-t5/t5-base says it, but small, and three heads of 12
@@ -84,20 +77,7 @@ def folder(tmp_path):
     return tmp_path / "t5"
 
 
-# ---------------------------------------------------------------------------------------------- hidden states
-
-
 # ------------------------------------------------------------------------------- buckets
-
-
-def test_buckets_are_exact_near_and_logarithmic_far():
-    first = {0: 0, 1: 1, 7: 7, 8: 8, 11: 8, 12: 9, 15: 9, 16: 10, 22: 10, 23: 11, 31: 11, 32: 12, 45: 12}
-    first |= {46: 13, 63: 13, 64: 14, 90: 14, 91: 15, 127: 15, 128: 15, 4000: 15}
-    distance = torch.tensor(list(first))
-    assert relative_position_bucket(-distance, 32, 128).tolist() == list(first.values())
-    assert relative_position_bucket(distance[1:], 32, 128).tolist() == [
-        16 + number for number in list(first.values())[1:]
-    ]
 
 
 @pytest.mark.parametrize(("buckets", "longest"), [(32, 128), (9, 20), (4, 2), (64, 300), (32, 9)])
@@ -148,25 +128,6 @@ def test_random_weights_have_the_standard_deviations_of_t5(gated):
             tolerance = 5 / math.sqrt(2 * weight.numel())
             deviation = 0.5 * expected[name.split(".")[-2]]
             assert weight.std().item() == pytest.approx(deviation, rel=tolerance), name
-
-
-def test_the_standard_deviations_are_those_of_transformers():
-    import transformers
-
-    content = V10 | {"d_model": 128, "d_ff": 300, "vocab_size": 500}
-    torch.manual_seed(0)
-    theirs = transformers.T5EncoderModel(transformers.T5Config(**content)).state_dict()
-    ours = random_encoder(config_from_dict(content)).state_dict()
-    pairs = {
-        "embeddings.word": "shared",
-        "layers.1.attention.query": "encoder.block.1.layer.0.SelfAttention.q",
-        "layers.1.attention.output": "encoder.block.1.layer.0.SelfAttention.o",
-        "layers.0.attention.relative_bias": "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
-        "layers.1.feed_forward.down": "encoder.block.1.layer.1.DenseReluDense.wo",
-    }
-    for here, there in pairs.items():
-        a, b = ours[f"{here}.weight"], theirs[f"{there}.weight"]
-        assert a.std().item() == pytest.approx(b.std().item(), rel=8 / math.sqrt(2 * a.numel()))
 
 
 def dropped(module: torch.nn.Module, run) -> list[tuple]:
@@ -258,9 +219,6 @@ def sentence_model(**changes) -> SentenceEncoder:
     return SentenceEncoder(encoder, load_tokenizer(vocabulary_folder()), max_length=128).eval()
 
 
-TRAIN = Examples((SENTENCES, [*SENTENCES[2:], *SENTENCES[:2]]), [4.5, 2.0, 3.0, 0.5, 1.5])
-
-
 @pytest.mark.parametrize("key, other", OTHER_KEYS.items())
 def test_two_names_of_a_size_with_different_values_are_refused(key, other):
     """transformers takes the other name, whichever comes first in the file."""
@@ -268,19 +226,6 @@ def test_two_names_of_a_size_with_different_values_are_refused(key, other):
     assert config_from_dict(content | {other: content[key]}) == config_from_dict(content)
     with pytest.raises(InputError, match=rf"{key} is \d and {other} is 7 \(config.json\): they are two"):
         config_from_dict(content | {other: 7})
-
-
-def test_training_in_fp16_is_refused_in_one_line():
-    with pytest.raises(InputError) as error:
-        list(
-            fit(
-                sentence_model(),
-                training_task(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN),
-                Recipe(precision="fp16"),
-                seed=0,
-            )
-        )
-    assert error.value.as_cli_message().startswith("--precision fp16: values in a T5 exceed 65504")
 
 
 # ------------------------------------------------------------------------------- checkpoints
@@ -348,24 +293,6 @@ def test_a_tensor_that_no_such_t5_has_is_refused_by_name(name, folder):
         load_encoder(folder)
 
 
-def test_a_norm_that_is_missing_is_named(folder):
-    weights = stored_weights(folder)
-    del weights["encoder.final_layer_norm.weight"]
-    store_weights(folder, weights)
-    with pytest.raises(InputError, match="missing tensor encoder.final_layer_norm.weight "):
-        load_encoder(folder)
-
-
-def test_zero_layers_open_in_transformers(folder, tmp_path):
-    encoder = load_encoder(folder, layer=0)
-    save_encoder(encoder, tmp_path / "kept")
-    model = open_in_transformers("T5EncoderModel", tmp_path / "kept")
-    ids, mask = padded(random_sentences([5, 9]))
-    with torch.inference_mode():
-        torch.testing.assert_close(model(ids, mask).last_hidden_state, encoder(ids, mask))
-    assert compatibility_note(encoder) == ""
-
-
 def test_config_has_what_other_readers_require(folder, tmp_path):
     save_encoder(load_encoder(folder, layer=1), tmp_path / "kept")
     assert json.loads((tmp_path / "kept/config.json").read_text()) == {
@@ -421,15 +348,6 @@ def test_parameter_counts_of_the_published_sizes(sizes, stored, of_a_layer):
     assert parameter_counts(config, 3)["stored"] - parameter_counts(config, 2)["stored"] == of_a_layer
 
 
-@pytest.mark.parametrize(
-    ("layer", "stored"),
-    [(0, 24_675_072), (1, 31_754_880), (3, 45_913_728), (6, 67_152_000), (9, 88_390_272), (12, 109_628_544)],
-)
-def test_parameter_counts_of_truncated_t5_base(layer, stored):
-    config = config_from_dict(of_size(768, 64, 3072, 12, 12))
-    assert parameter_counts(config, layer)["stored"] == stored
-
-
 # ------------------------------------------------------------------------------- length
 
 
@@ -439,33 +357,3 @@ def test_a_text_may_have_any_length_and_the_default_limit_is_512_tokens():
     assert said == [512, 4000]
     model.tokenizer.max_length = 256
     assert SentenceEncoder(model.encoder, model.tokenizer).max_length == 256
-
-
-# ------------------------------------------------------------------------------- errors
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"num_heads": 0}, "num_heads is 0 (config.json): expected 1 or more"),
-        ({"d_kv": 0}, "d_kv is 0 (config.json): expected 1 or more"),
-        ({"d_model": None}, "d_model is missing (config.json): add it, it cannot be guessed"),
-        ({"d_model": "768"}, "d_model is '768' (config.json): expected a whole number"),
-        ({"num_layers": "12"}, "num_layers is '12' (config.json): expected a whole number"),
-        ({"dropout_rate": "0.1"}, "dropout_rate is '0.1' (config.json): expected a number"),
-        ({"d_ff": -1}, "d_ff is -1 (config.json): expected a whole number"),
-        ({"d_ff": 0}, "d_ff is 0 (config.json): expected 1 or more"),
-        ({"feed_forward_proj": "maxout"}, "feed_forward_proj 'maxout' (config.json): supported are gelu, "),
-        ({"feed_forward_proj": "gated-maxout"}, "feed_forward_proj 'gated-maxout' (config.json)"),
-        ({"feed_forward_proj": "gate-gelu"}, "each alone or as in gated-gelu"),
-        ({"feed_forward_proj": 3}, "feed_forward_proj is 3 (config.json)"),
-        ({"feed_forward_proj": ["relu"]}, "feed_forward_proj is ['relu'] (config.json)"),
-        ({"relative_attention_num_buckets": 3}, "relative_attention_num_buckets 3 (config.json): expected 4"),
-        ({"relative_attention_max_distance": 8}, "expected 9 or more with 32 buckets"),
-    ],
-)
-def test_a_config_that_cannot_be_is_one_line(changes, message):
-    with pytest.raises(InputError) as error:
-        config_from_dict(V10 | changes)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)

@@ -251,20 +251,6 @@ def test_a_checkpoint_of_the_encoder_alone_has_none(tmp_path):
         SentenceEncoder.from_pretrained(tmp_path, pooling="decoder")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"num_decoder_layers": 0}, "num_decoder_layers is 0 (config.json): pooling decoder needs 1 or more"),
-        ({"num_decoder_layers": "2"}, "num_decoder_layers is '2' (config.json): expected a whole number"),
-        ({"decoder_start_token_id": 40}, "decoder_start_token_id is 40 (config.json): expected less than"),
-    ],
-)
-def test_a_config_that_cannot_be_is_one_line(changes, message):
-    with pytest.raises(InputError) as error:
-        config_from_dict(V10 | changes, ["decoder"])
-    assert message in str(error.value)
-
-
 def test_a_family_without_a_decoder_is_refused():
     with pytest.raises(
         InputError, match="pooling decoder: model_type electra has no decoder, choose another"
