@@ -75,19 +75,6 @@ def test_encoding_with_each_precision_that_this_cpu_has(tiny_folder, tiny_data, 
     assert out.count("are reached") >= 2  # fp32 and bf16; int8 on CPUs with VNNI
 
 
-def test_sorted_batches_have_similar_lengths_and_the_results_are_in_input_order():
-    module = pytest.importorskip("bench_encode")
-    sizes = []
-
-    def tokenize(sentences):
-        sizes.append([len(sentence) for sentence in sentences])
-        return {"lengths": torch.tensor(sizes[-1])}
-
-    encode = module.sorted_batches(tokenize, 2, lambda batch: batch["lengths"][:, None])
-    assert encode(["aa", "aaaa", "a", "aaa", ""]).tolist() == [[2], [4], [1], [3], [0]]
-    assert sizes == [[4, 3], [2, 1], [0]]
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_libraries_that_load_a_made_checkpoint_have_the_same_weights(dtype, tmp_path):
     module = pytest.importorskip("bench_load")
@@ -104,34 +91,6 @@ def test_the_libraries_that_load_a_made_checkpoint_have_the_same_weights(dtype, 
         assert {weight.dtype for weight in weights} == {getattr(torch, dtype)}
         sums.append(sum(weight.double().sum() for weight in weights).item())
     assert sums[0] == pytest.approx(sums[1], rel=1e-12)
-
-
-def test_the_table_of_loading_has_a_line_for_each_library_depth_and_dtype(monkeypatch):
-    module = pytest.importorskip("bench_load")
-    monkeypatch.setattr(module, "run_process", lambda *_: (1.0, 2.0, 3.0, 100.0, 150.0, 120.0))
-    small = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 3, "intermediate_size": 20}
-    lines = list(module.measurements(module.QWEN3 | small, 1, 2))
-    assert len(lines) == 2 + 2 * 2 * 2 and sum("transformers" in line for line in lines) == 4
-    assert all(line.split()[-2:] == ["50", "120"] for line in lines[2:])
-
-
-def test_the_table_of_long_texts_has_a_line_for_each_length_and_library(tiny_folder, monkeypatch):
-    module = pytest.importorskip("bench_long")
-    runs = []
-
-    def once(library, folder, text):
-        model = SentenceEncoder.from_pretrained(folder)
-        runs.append((library, len(model.tokenize([text])[0])))
-        return (1.0 if library == "tmft" else 2.0), 30.0, [0.5]
-
-    monkeypatch.setattr(module, "run_process", once)
-    small = {"vocab_size": 100, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 20}
-    content = next(iter(module.SHAPES.values())) | small
-    head, *lines = module.measurements(content, 1, tiny_folder, (10, 600), 1)
-    assert runs == [(library, length) for length in (10, 600) for library in module.LIBRARIES]
-    assert [line.split()[-4:] for line in lines] == 2 * [
-        ["1.00", "1.00", "30", "0e+00"], ["2.00", "2.00", "30", "0e+00"], ["2.00", "2.00", "30", "0e+00"]
-    ]  # fmt: skip
 
 
 @pytest.fixture
@@ -198,15 +157,6 @@ def test_cost_against_size_has_a_point_for_each_size_length_and_depth(
             assert np.diff(encoding) == pytest.approx([encoding[1] - encoding[0]] * depth, abs=0.01)
             assert encoding[1] > encoding[0]
     assert bench_scaling.table(content) in capsys.readouterr().out
-
-
-def test_the_limit_of_a_text_counts_its_tokens_and_their_pairs(bench_scaling, tiny_folder):
-    model = SentenceEncoder.from_pretrained(tiny_folder, 1)
-    config = model.encoder.config
-    D, M = config.hidden_size, config.intermediate_size
-    per_token = 4 * D * D + 2 * D * M + config.embedding_size * D  # the embeddings are projected, too
-    ids = [[1] * 3, [1] * 5]
-    assert bench_scaling.product_entries(model, ids) == 8 * per_token + 2 * D * (3 * 3 + 5 * 5)
 
 
 def test_the_table_of_the_page_is_that_of_the_measurements():

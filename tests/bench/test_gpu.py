@@ -1,20 +1,17 @@
 """The benchmark of GPUs with tiny models on the CPU, so that it works when there is a GPU."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from processes import run_forked
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import gpu  # noqa: E402
-import gpu_process  # noqa: E402
 import gpu_right  # noqa: E402
 import gpu_speed  # noqa: E402
 
@@ -63,52 +60,11 @@ def test_a_finished_part_is_not_measured_again(done, out, monkeypatch, capsys):
     assert "right: already measured" in capsys.readouterr().out
 
 
-def test_a_part_that_fails_is_listed_and_tried_again(tmp_path, monkeypatch):
-    def broken(bench):
-        raise RuntimeError("CUDA error:\nout of cards")
-
-    monkeypatch.setattr(gpu_speed, "attention", broken)
-    monkeypatch.setattr(gpu_right, "processes", lambda bench: {})
-    monkeypatch.setattr(gpu_right, "processes_tables", lambda result: [])
-    with pytest.raises(SystemExit, match="attention failed, the same command tries again"):
-        run(tmp_path, "--parts", "attention", "processes")
-    parts = json.loads((tmp_path / "gpu.json").read_text())["parts"]
-    assert parts["attention"] == {"error": "RuntimeError: CUDA error: out of cards"}
-    assert "result" in parts["processes"]  # the other parts still run
-    assert "failed, RuntimeError: CUDA error" in (tmp_path / "tables.md").read_text()
-    monkeypatch.setattr(gpu_speed, "attention", lambda bench: {"rows": [], "batch": 1, "width": 1})
-    assert "result" in run(tmp_path, "--parts", "attention")["parts"]["attention"]
-
-
-def test_a_wrong_check_is_reported_and_ends_with_exit_code_1(tmp_path, monkeypatch):
-    def wrong(bench):
-        checks = gpu_right.Checks()
-        checks.add("far off", 1e-4, lambda: torch.tensor(0.5))
-        checks.add("not a number", 1e-4, lambda: float("nan"))
-        checks.add("breaks", 1e-4, lambda: 1 / 0)
-        checks.add("fine", 1e-4, lambda: 1e-5)
-        return checks.result()
-
-    monkeypatch.setattr(gpu_right, "right", wrong)
-    with pytest.raises(SystemExit, match="right: something is wrong"):
-        run(tmp_path, "--parts", "right")
-    tables = (tmp_path / "tables.md").read_text()
-    assert tables.count("| NO |") == 3 and "| breaks | ZeroDivisionError" in tables
-
-
 def test_a_part_runs_in_a_process_of_its_own(tmp_path):
     line = [sys.executable, HERE / "gpu.py", "--device", "cpu", "--small", "--parts", "attention"]
     answer = subprocess.run([*line, "--out", tmp_path], capture_output=True, text=True)
     assert answer.returncode == 0, answer.stderr
     assert "result" in json.loads((tmp_path / "gpu.json").read_text())["parts"]["attention"]
-
-
-def test_a_part_whose_process_dies_has_failed(tmp_path, monkeypatch):
-    """A process that is killed by a signal writes no error."""
-    monkeypatch.setattr(sys, "executable", "false")
-    with pytest.raises(SystemExit, match="right failed"):
-        gpu.main(["--device", "cpu", "--small", "--parts", "right", "--out", str(tmp_path)])
-    assert "ended with code 1" in (tmp_path / "tables.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -124,12 +80,6 @@ def test_a_mistake_is_a_one_line_error(words, message, tmp_path, monkeypatch):
     with pytest.raises(gpu.InputError) as error:
         gpu.main([*words, "--out", str(tmp_path / "new")])
     assert message in str(error.value) and not (tmp_path / "new").exists()
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_the_command_ends_with_2(tmp_path):
-    answer = run_forked([HERE / "gpu.py", "--out", tmp_path], [dict(os.environ)])
-    assert answer.returncode == 2 and answer.stderr.count("\n") == 1 and "finds no GPU" in answer.stderr
 
 
 def test_results_of_another_machine_are_kept_apart(tmp_path):
@@ -167,8 +117,3 @@ def test_a_random_state_that_is_not_restored_is_detected(pairs, monkeypatch):
     assert gpu_right.count_differing(*arguments) == 0
     monkeypatch.setattr("tmft.training.checkpointing.set_rng_state", lambda device, states: None)
     assert gpu_right.count_differing(*arguments) > 0
-
-
-def test_one_process_runs_the_code_for_several():
-    one = gpu_process.OneAsSeveral(1)
-    assert one > 1 and not one > 2 and one == 1 and list(range(5))[::one] == list(range(5))
