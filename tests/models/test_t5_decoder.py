@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import SENTENCES, VOCABULARY, padded, stored_weights, tiny_config, training_task
-from test_t5 import TRAIN, V10, VARIANTS, build, random_sentences, sentence_model
+from test_t5 import V10, VARIANTS, build, random_sentences, sentence_model
 
 from tmft.checkpoints.load import load_encoder_with_report
 from tmft.checkpoints.save import save_encoder
+from tmft.data import Examples
 from tmft.errors import InputError
 from tmft.losses.cosine import CosineMSE
 from tmft.models.registry import config_from_dict, random_encoder
@@ -21,6 +22,7 @@ from tmft.tasks import TASKS
 from tmft.training.loop import Recipe, fit
 from tmft.training.optimizers import MixedPrecision
 
+TRAIN = Examples((SENTENCES, [*SENTENCES[2:], *SENTENCES[:2]]), [4.5, 2.0, 3.0, 0.5, 1.5])
 DEEP = {"num_decoder_layers": 2}
 MODELS = {name: changes | DEEP for name, changes in VARIANTS.items()}
 MODELS["as many decoder layers, by default"] = {}
