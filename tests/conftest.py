@@ -25,6 +25,11 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 from tmft.checkpoints.tokenizers import load_tokenizer  # noqa: E402
 from tmft.data import Examples  # noqa: E402
+from tmft.evaluation.static_models import (  # noqa: E402
+    random_word_vectors,
+    static_encoder,
+    without_special_tokens,
+)
 from tmft.models.registry import config_from_dict, random_encoder  # noqa: E402
 from tmft.packing import pack  # noqa: E402
 from tmft.runs.fine_tune import assemble_training  # noqa: E402
@@ -100,6 +105,14 @@ def tiny_model(untrained: bool = False, **changes) -> SentenceEncoder:
         for name, weight in encoder.named_parameters():
             torch.nn.init.normal_(weight, mean=float(name.endswith("norm.weight")), std=0.3)
     return SentenceEncoder(encoder, load_tokenizer(vocabulary_folder())).eval()
+
+
+def tiny_static_model(**settings) -> SentenceEncoder:
+    """A table of random word vectors of 8 dimensions, for the vocabulary of the tests."""
+    tokenizer = without_special_tokens(tiny_model().tokenizer)
+    return SentenceEncoder(
+        static_encoder(random_word_vectors(len(VOCABULARY), 8)), tokenizer, **settings
+    ).eval()
 
 
 def vocabulary_folder(**settings) -> Path:

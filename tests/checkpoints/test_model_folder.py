@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import SENTENCES, VOCABULARY, store_weights, stored_weights, tiny_model
+from conftest import SENTENCES, VOCABULARY, store_weights, stored_weights, tiny_model, tiny_static_model
 
 from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.model_folder import VOCABULARY_FILES, ModelFolder
@@ -18,7 +18,6 @@ from tmft.checkpoints.tokenizer_kinds import TOKENIZER_KINDS
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.embedding.modules import Dense
 from tmft.errors import InputError
-from tmft.evaluation.static_models import random_word_vectors, static_encoder, without_special_tokens
 from tmft.sentence_encoder import SentenceEncoder
 
 V = len(VOCABULARY)
@@ -35,12 +34,6 @@ def move_in(folder: Path, name: str) -> Path:
     first, *others = json.loads((folder / "modules.json").read_text())
     (folder / "modules.json").write_text(json.dumps([first | {"path": name}, *others]))
     return folder
-
-
-def static_model() -> SentenceEncoder:
-    return SentenceEncoder(
-        static_encoder(random_word_vectors(V, 8)), without_special_tokens(tiny_model().tokenizer)
-    ).eval()
 
 
 def test_a_config_of_an_encoder_at_the_top_wins_over_a_subfolder(transformer):
@@ -67,7 +60,7 @@ def transformer(tiny_folder) -> Path:
 @pytest.fixture
 def static(tmp_path) -> Path:
     """As sentence-transformers leaves it: no config.json."""
-    static_model().save_pretrained(tmp_path / "static")
+    tiny_static_model().save_pretrained(tmp_path / "static")
     for file in ("config.json", "tokenizer_config.json"):
         (tmp_path / "static" / file).unlink()
     return tmp_path / "static"
@@ -154,7 +147,7 @@ def test_a_table_of_model2vec_is_opened(static):
     """Whose tensor is called embeddings; sentence-transformers opens it as a StaticEmbedding, too."""
     say(static, ("StaticEmbedding", "."), ("Normalize", "1_Normalize"))
     store_weights(static, {"embeddings": stored_weights(static)["embedding.weight"]})
-    plain = static_model().encode(SENTENCES)
+    plain = tiny_static_model().encode(SENTENCES)
     expected = plain / np.linalg.norm(plain, axis=1, keepdims=True)
     np.testing.assert_allclose(SentenceEncoder.from_pretrained(static).encode(SENTENCES), expected, atol=1e-6)
 
@@ -175,7 +168,7 @@ def test_a_tokenizer_json_of_a_static_model_is_used_unchanged(static):
 
 def test_each_file_is_opened_once(tmp_path):
     """Also of a model with modules, prompts and a mix of layers."""
-    model = static_model()
+    model = tiny_static_model()
     model.head_modules.append(Dense(8, 5))
     model.prompts["query"] = "search: "
     model.save_pretrained(tmp_path / "static")

@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import SENTENCES, VOCABULARY, store_weights, tiny_model
+from conftest import SENTENCES, VOCABULARY, store_weights, tiny_model, tiny_static_model
 
 from tmft.embedding.modules import Dense, LayerNorm, Normalize
 from tmft.embedding.token_weights import TokenWeights
 from tmft.errors import InputError
-from tmft.evaluation.static_models import random_word_vectors, static_encoder, without_special_tokens
 from tmft.sentence_encoder import SentenceEncoder
 
 V = len(VOCABULARY)
@@ -44,8 +43,7 @@ def static(dtype=torch.float32, **shapes) -> Callable[[Path], None]:
     """The change that saves a static model with other tensors."""
 
     def change(folder: Path) -> None:
-        table = static_encoder(random_word_vectors(V, 8))
-        SentenceEncoder(table, without_special_tokens(tiny_model().tokenizer)).save_pretrained(folder)
+        tiny_static_model().save_pretrained(folder)
         tensors("", dtype, **shapes)(folder)
 
     return change

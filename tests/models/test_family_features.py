@@ -33,7 +33,6 @@ from tmft.serving.vocabulary_pruning import prune_vocabulary
 from tmft.tasks import TASKS
 from tmft.training.freezing import FreezeLayers
 from tmft.training.gradient_cache import GradientCache
-from tmft.training.model_options import apply_training_options
 from tmft.training.task import Batch, PackedEmbedder
 
 FORM_OF_FAMILY = {
@@ -144,18 +143,6 @@ def test_a_part_of_a_repeated_layer_cannot_be_frozen(model_type, make):
         FreezeLayers(make(model_type), 1)
 
 
-@pytest.mark.parametrize("model_type", NAMES)
-def test_kept_layers_are_the_same_model_when_it_is_saved(model_type, make, tmp_path):
-    model = make(model_type)
-    whole = model.encode(TEXTS)
-    apply_training_options(model, None, TEXTS, None, keep_layers=[0, 2])
-    assert len(model.encoder.layers) == 2 and not np.allclose(model.encode(TEXTS), whole, atol=1e-3)
-    model.save_pretrained(tmp_path)
-    np.testing.assert_array_equal(
-        SentenceEncoder.from_pretrained(tmp_path).encode(TEXTS), model.encode(TEXTS)
-    )
-
-
 # ------------------------------------------------------------------------------- tokens
 
 
@@ -191,17 +178,6 @@ def test_a_pruned_vocabulary_gives_the_same_embeddings(model_type, make, tmp_pat
     assert again.encoder.config.position_offset == model.encoder.config.position_offset
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("model_type", ["camembert", "mpnet", "albert"])
-def test_sentence_transformers_opens_a_pruned_vocabulary(model_type, make, tmp_path):
-    import sentence_transformers
-
-    model = make(model_type)
-    prune_vocabulary(model, TEXTS[:4]).save_pretrained(tmp_path)
-    theirs = sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu").encode(TEXTS[:4])
-    assert_same_embeddings(theirs, model.encode(TEXTS[:4]), 1e-5)
-
-
 @pytest.mark.parametrize("model_type", BYTE_PAIRS)
 def test_a_vocabulary_of_byte_pairs_is_not_pruned(model_type, make):
     with pytest.raises(InputError, match="prune_vocabulary: a BPE tokenizer cannot be pruned: export the"):
@@ -209,14 +185,6 @@ def test_a_vocabulary_of_byte_pairs_is_not_pruned(model_type, make):
 
 
 # ------------------------------------------------------------------------------- other forms
-
-
-@pytest.mark.parametrize("model_type", NAMES)
-def test_bfloat16_is_near_float32(model_type, make):
-    model = make(model_type)
-    exact = model.encode(TEXTS, normalize_embeddings=True)
-    model.encoder.bfloat16()
-    assert np.abs(model.encode(TEXTS, normalize_embeddings=True) - exact).max() < 0.1
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ import warnings
 import pytest
 import torch
 from conftest import (
-    SENTENCES,
     VOCABULARY,
     open_in_transformers,
     store_weights,
@@ -30,10 +29,8 @@ from tmft.errors import InputError
 from tmft.models.registry import config_from_dict, config_to_dict, parameter_counts, random_encoder
 from tmft.models.rotary_transformer import FULL, SLIDING
 from tmft.packing import pack
-from tmft.pretraining.heads import MaskedLM, means_from_sums, read_mlm_head
-from tmft.pretraining.masking import LabeledBatch
+from tmft.pretraining.heads import MaskedLM, read_mlm_head
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.serving.quantization import VNNI, set_encode_precision
 from tmft.training.model_options import apply_training_options
 
 SIZES = {
@@ -185,18 +182,6 @@ def test_bf16_in_training_and_in_encoding_is_near_float32(model_type):
     for other in (mixed, half):
         there = rows.sentence_ids > 0
         assert torch.cosine_similarity(other[there].float(), exact[there]).min() > 0.99
-
-
-@pytest.mark.skipif(
-    not any(torch.cpu.get_capabilities().get(name, False) for name in VNNI), reason="this CPU has no VNNI"
-)
-@pytest.mark.parametrize("model_type", TYPES)
-def test_int8_encoding_is_near_float32(model_type):
-    model = tiny_decoder(model_type)
-    exact = model.encode(SENTENCES)
-    set_encode_precision(model, "int8")
-    a, b = torch.from_numpy(model.encode(SENTENCES)), torch.from_numpy(exact)
-    assert 0.98 < torch.cosine_similarity(a, b).min() and not torch.equal(a, b)
 
 
 def test_fp16_is_refused_for_gemma_with_the_reason():
@@ -469,33 +454,6 @@ def test_transformers_cannot_open_0_layers_and_tmft_can(tmp_path):
     ids = torch.tensor([IDS])
     again = load_encoder(tmp_path)
     assert torch.equal(again(ids, torch.ones_like(ids)), encoder.eval()(ids, torch.ones_like(ids)))
-
-
-HEADS = {  # with and without biases of the head, which config.json decides in a ModernBERT
-    "modernbert": MODERNBERT,
-    "all biases": MODERNBERT | {"classifier_bias": True, "norm_bias": True, "classifier_activation": "silu"},
-    "no bias": MODERNBERT | {"decoder_bias": False},
-    "nomic_bert": CONFIGS["nomic_bert"],
-    "gte": CONFIGS["gte"] | {"hidden_dropout_prob": 0.0, "hidden_act": "relu"},
-}
-
-
-@pytest.mark.parametrize("case", HEADS)
-def test_the_mlm_loss_equals_that_of_transformers(case, tmp_path):
-    torch.manual_seed(1)
-    model = MaskedLM(random_encoder(config_from_dict(HEADS[case]))).eval()
-    for weight in model.parameters():
-        torch.nn.init.normal_(weight, std=0.3)
-    model.save(tmp_path)
-    (name,) = json.loads((tmp_path / "config.json").read_text())["architectures"]
-    masked, labels = list(IDS), torch.full((1, 12), -100)
-    labels[0, [4, 9]] = torch.tensor(IDS)[[4, 9]]
-    masked[4] = masked[9] = 4
-    with torch.inference_mode():
-        batch = LabeledBatch(pack([masked]), torch.tensor([4, 9]), labels[0, [4, 9]])
-        ours = means_from_sums(model(batch))["mlm_loss"].item()
-        theirs = open_in_transformers(name, tmp_path)(torch.tensor([masked]), labels=labels).loss.item()
-    assert ours == pytest.approx(theirs, abs=1e-5) and ours > 1
 
 
 def test_a_head_that_config_json_does_not_describe_is_one_line(tmp_path):

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from conftest import SENTENCES, VOCABULARY, tiny_model, training_task
+from conftest import SENTENCES, VOCABULARY, tiny_static_model, training_task
 
 from tmft.data import Examples
 from tmft.embedding.layer_mix import WORD_EMBEDDINGS
-from tmft.evaluation.static_models import random_word_vectors, static_encoder, without_special_tokens
+from tmft.evaluation.static_models import random_word_vectors, static_encoder
 from tmft.losses.cosine import CosineMSE
 from tmft.models.registry import config_from_dict, parameter_counts, random_encoder
 from tmft.models.static import UNLIMITED_LENGTH
@@ -20,15 +20,9 @@ V = len(VOCABULARY)
 CONFIG = {"model_type": "static", "vocab_size": V, "hidden_size": 8}
 
 
-def static_model() -> SentenceEncoder:
-    return SentenceEncoder(
-        static_encoder(random_word_vectors(V, 8)), without_special_tokens(tiny_model().tokenizer)
-    ).eval()
-
-
 @pytest.fixture
 def folder(tmp_path):
-    static_model().save_pretrained(tmp_path / "static")
+    tiny_static_model().save_pretrained(tmp_path / "static")
     return tmp_path / "static"
 
 
@@ -65,7 +59,7 @@ def test_neither_mask_nor_positions_are_needed():
 
 @pytest.mark.parametrize("layers", [(WORD_EMBEDDINGS,), (0,), (WORD_EMBEDDINGS, 0)])
 def test_word_and_layer_0_are_the_same(layers):
-    model, plain = static_model(), static_model()
+    model, plain = tiny_static_model(), tiny_static_model()
     model.layers = layers
     assert np.array_equal(model.encode(SENTENCES), plain.encode(SENTENCES))
 
@@ -83,7 +77,7 @@ def test_a_random_table_takes_the_shape_of_the_file(folder):
     torch.manual_seed(0)
     model = SentenceEncoder.from_pretrained(folder, init="random")
     assert model.encoder.embeddings.word.weight.shape == (V, 8)
-    assert not np.allclose(model.encode(SENTENCES), static_model().encode(SENTENCES))
+    assert not np.allclose(model.encode(SENTENCES), tiny_static_model().encode(SENTENCES))
 
 
 # ------------------------------------------------------------------------------- training

@@ -10,7 +10,14 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, SENTENCES, VOCABULARY, assert_same_embeddings, stored_weights, tiny_model
+from conftest import (
+    ROOT,
+    SENTENCES,
+    assert_same_embeddings,
+    stored_weights,
+    tiny_model,
+    tiny_static_model,
+)
 from hypothesis import given, settings
 from test_any_model import ENCODE_METHODS, models
 
@@ -19,7 +26,6 @@ import tmft.serving.export as exporting
 from tmft.checkpoints.model_card import ModelCardData
 from tmft.embedding.modules import Dense
 from tmft.errors import InputError
-from tmft.evaluation.static_models import random_word_vectors, static_encoder, without_special_tokens
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.export import FORMATS, export
 from tmft.serving.onnx import OnnxEncoder
@@ -39,13 +45,6 @@ def truncated(model: SentenceEncoder, layer: int, pooling: str = "mean") -> Sent
     del model.encoder.layers[layer:]
     model.pooling = pooling
     return model
-
-
-def static_model() -> SentenceEncoder:
-    return SentenceEncoder(
-        static_encoder(random_word_vectors(len(VOCABULARY), 8)),
-        without_special_tokens(tiny_model().tokenizer),
-    )
 
 
 @pytest.fixture
@@ -99,8 +98,11 @@ REFUSED = {
         lambda: SentenceEncoder.from_pretrained(TWINS / "t5", 1),
         {"format": "bert"},
     ),
-    "static cannot be stored as BERT .it is a table of word vectors": (static_model, {"format": "bert"}),
-    "a static model only looks up word vectors, which needs no graph": (static_model, {"format": "onnx"}),
+    "static cannot be stored as BERT .it is a table of word vectors": (tiny_static_model, {"format": "bert"}),
+    "a static model only looks up word vectors, which needs no graph": (
+        tiny_static_model,
+        {"format": "onnx"},
+    ),
     "token_weights no-prompt count from": (without_prompt_tokens, {"format": "onnx"}),
     "dtype float16: sentence-transformers cannot run WordWeights": (
         unequal_widths_after_weights,

@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from conftest import ROOT, SENTENCES, VOCABULARY, tiny_model
+from conftest import ROOT, SENTENCES, tiny_model, tiny_static_model
 
 from tmft import InputError, SentenceEncoder
-from tmft.evaluation.static_models import random_word_vectors, static_encoder, without_special_tokens
 from tmft.training.model_options import add_projection, apply_training_options
 
 
@@ -39,9 +38,7 @@ def test_token_weights_are_estimated_on_the_texts():
 
 @pytest.mark.parametrize(("pooling", "token_weights"), [("max", None), ("mean", "idf")])
 def test_a_static_model_that_could_not_be_saved_is_refused_before_training(pooling, token_weights):
-    tokenizer = without_special_tokens(tiny_model().tokenizer)
-    encoder = static_encoder(random_word_vectors(len(VOCABULARY), 8))
-    model = SentenceEncoder(encoder, tokenizer, pooling=pooling)
+    model = tiny_static_model(pooling=pooling)
     with pytest.raises(InputError, match="static model can be saved with the plain mean only"):
         apply_training_options(model, token_weights, SENTENCES, None)
 

@@ -12,11 +12,10 @@ import evaluate
 import train
 from tmft.cli import report
 from tmft.data import Examples
-from tmft.datasets.task_lookup import get_task, read_all_splits
+from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
 from tmft.runs.sweeps import group_into_sweeps, read_results
 from tmft.tasks import TASKS
-from tmft.training.gradient_surgery import GRADIENT_SURGERY
 from tmft.training.multitask import (
     STOPPING_STRATEGIES,
     TASK_SAMPLING,
@@ -143,33 +142,14 @@ def command(course, tiny_folder):
 @pytest.mark.parametrize(
     "more",
     [
-        [],
-        [
-            "--task-sampling",
-            "proportional",
-            "--gradient-surgery",
-            "pcgrad",
-            "--loss-weights",
-            "1",
-            "2",
-            "0.5",
-        ],
-        [
-            "--task",
-            "sst5",
-            "quora",
-            "cs224n-sts:concat_head",
-            "--freeze-layers",
-            "--dropout",
-            "0.3",
-            "--layer",
-            "2",
-        ],
-        ["--mini-batch-size", "1", "--freeze-layers", "1", "--pooling", "cls"],
+        "",
+        "--task-sampling proportional --gradient-surgery pcgrad --loss-weights 1 2 0.5",
+        "--task sst5 quora cs224n-sts:concat_head --freeze-layers --dropout 0.3 --layer 2",
+        "--mini-batch-size 1 --freeze-layers 1 --pooling cls",
     ],
 )
 def test_a_run_over_three_tasks(more, command, course, capsys):
-    train.main([*command, *more])
+    train.main([*command, *more.split()])
     (folder,) = (course / "runs").iterdir()
     assert folder.name.startswith("tiny-sst5+quora+cs224n-sts-")
     result = json.loads((folder / "result.json").read_text())
@@ -188,16 +168,8 @@ def test_a_run_over_three_tasks(more, command, course, capsys):
     assert (
         sweep.metric == "overall" and "sst5 pairs" not in sweep.metrics and "sst5 accuracy" in sweep.metrics
     )
-    train.main([*command, *more])
+    train.main([*command, *more.split()])
     assert "already finished, kept" in capsys.readouterr().out
-
-
-def test_the_same_seed_gives_the_same_files(command, course):
-    for name in "ab":
-        train.main([*command, "--run-name", name, "--gradient-surgery", "pcgrad"])
-    for file in ("model.safetensors", "head.safetensors"):
-        one, two = ((course / "runs" / f"{name}-layer4-seed0" / file).read_bytes() for name in "ab")
-        assert one == two
 
 
 def test_each_task_may_have_its_own_objective(command, course):
@@ -282,16 +254,6 @@ def test_a_split_without_labels_is_one_line(command, course):
     (course / "quora/dev.tsv").write_text("sentence1\tsentence2\na\tb\n")
     with pytest.raises(InputError, match="no column 'label' .*dev.tsv"):
         train.main(command)
-
-
-def test_rows_that_can_be_learnt_are_read_by_name(course):
-    data = read_all_splits(get_task("sst5 quora", data_root=str(course)))
-    assert list(data) == ["sst5", "quora"] and len(data["sst5"]["train"]) == 6
-    assert list(read_all_splits(get_task("quora", data_root=str(course)))) == [""]
-    assert set(GRADIENT_SURGERY) == {"none", "log", "pcgrad"} and TASKS["stsb"].tasks_by_name == {
-        "": TASKS["stsb"]
-    }
-    assert np.isfinite(average_scores([("f1", 0.5)]))
 
 
 # -------------------------------------------------------------------------------- what is drawn and handed in
