@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import store_weights, stored_weights, tiny_config
 
-from tmft.checkpoints.load import load_encoder, load_encoder_with_report, rename_legacy
+from tmft.checkpoints.load import load_encoder, load_encoder_with_report
 from tmft.errors import InputError
 from tmft.models.base import EncoderConfig
 from tmft.models.registry import config_from_dict, parameter_counts
@@ -23,36 +23,11 @@ def test_truncating_is_reading_an_earlier_hidden_state_bit_for_bit(tiny_folder, 
     full, kept = load_encoder(tiny_folder), load_encoder(tiny_folder, layer)
     expected = full.hidden_states(*ROWS.inputs)[layer]
     torch.testing.assert_close(kept(*ROWS.inputs), expected, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("layer", [0, 1, 4])
-def test_removed_layers_are_not_built(tiny_folder, layer):
-    assert len(load_encoder(tiny_folder, layer).layers) == layer
-
-
-def test_half_precision_files_become_float32(tiny_folder):
-    store_weights(tiny_folder, {name: tensor.half() for name, tensor in stored_weights(tiny_folder).items()})
-    encoder = load_encoder(tiny_folder)
-    assert {weight.dtype for weight in encoder.parameters()} == {torch.float32}
-    name = "embeddings.word_embeddings.weight"
-    assert torch.equal(encoder.embeddings.word.weight, stored_weights(tiny_folder)[name].float())
+    assert len(kept.layers) == layer
 
 
 def test_a_loaded_encoder_is_in_evaluation_mode(tiny_folder):
     assert not load_encoder(tiny_folder).training
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("encoder.layer.0.output.LayerNorm.gamma", "encoder.layer.0.output.LayerNorm.weight"),
-        ("embeddings.LayerNorm.beta", "embeddings.LayerNorm.bias"),
-        ("embeddings.word_embeddings._weight", "embeddings.word_embeddings.weight"),
-        ("embeddings.word_embeddings.weight", "embeddings.word_embeddings.weight"),
-    ],
-)
-def test_old_names_have_a_present_one(old, new):
-    assert rename_legacy(old) == new
 
 
 def with_heads_and_buffers(folder):

@@ -19,7 +19,7 @@ from conftest import (
     tiny_model,
     training_task,
 )
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from tmft.checkpoints import weights as weights_module
 from tmft.checkpoints.load import load_encoder, load_encoder_with_report, random_encoder_with_report
@@ -316,12 +316,3 @@ def test_the_peak_memory_is_that_of_the_kept_weights_and_a_part_of_the_file(laye
     kept = sum(weight.nbytes for weight in encoder.parameters()) / 2**20
     in_file = kept if dtype == "bfloat16" else kept / 2
     assert peak - before < kept + min(in_file, 2**4) + 40  # MiB; 40 for the sentence, and code that it loads
-
-
-def test_the_made_checkpoint_has_as_many_files_as_asked_for(tmp_path):
-    bench_load.write_checkpoint(tiny_config(), tmp_path, num_shards=3)
-    shards = sorted(tmp_path.glob("*.safetensors"))
-    assert len(shards) == 3 and set().union(*map(load_file, shards)) == set(
-        ModelFolder(tmp_path).weights.names
-    )
-    assert len(load_encoder(tmp_path, dtype="auto").layers) == 4

@@ -7,7 +7,7 @@ import torch
 from conftest import stored_weights
 
 from tmft.checkpoints.load import load_encoder
-from tmft.checkpoints.save import compatibility_note, save_encoder, weight_bytes
+from tmft.checkpoints.save import save_encoder, weight_bytes
 from tmft.errors import InputError
 from tmft.io.atomic import check_writable, write_file
 from tmft.io.files import read_json
@@ -18,23 +18,6 @@ def kept(tiny_folder, tmp_path):
     """Folder of the first two layers of tiny_folder, saved."""
     save_encoder(load_encoder(tiny_folder, layer=2), tmp_path / "kept")
     return tmp_path / "kept"
-
-
-def test_saving_twice_gives_the_same_bytes(tiny_folder, kept, tmp_path):
-    save_encoder(load_encoder(tiny_folder, layer=2), tmp_path / "again")
-    for name in ("model.safetensors", "config.json"):
-        assert (tmp_path / "again" / name).read_bytes() == (kept / name).read_bytes()
-
-
-def test_loading_and_saving_keeps_all_weights(tiny_folder, kept):
-    original, saved = stored_weights(tiny_folder), stored_weights(kept)
-    for name in saved:
-        assert torch.equal(saved[name], original[name])
-
-
-def test_only_names_of_removed_layers_are_missing_after_saving(tiny_folder, kept):
-    lost = set(stored_weights(tiny_folder)) - set(stored_weights(kept))
-    assert lost == {name for name in stored_weights(tiny_folder) if "layer.2." in name or "layer.3." in name}
 
 
 def test_the_config_is_that_of_the_truncated_encoder(tiny_folder, kept):
@@ -60,10 +43,6 @@ def test_a_head_is_saved_with_its_names_its_class_and_its_config_keys(tiny_folde
     content = json.loads((tmp_path / "head/config.json").read_text())
     assert content["architectures"] == ["ElectraForSomething"]
     assert content["num_labels"] == 2
-
-
-def test_bert_and_electra_need_no_compatibility_note(tiny_folder):
-    assert compatibility_note(load_encoder(tiny_folder, layer=0)) == ""
 
 
 # ---------------------------------------------------------------------------------------------- small files

@@ -54,27 +54,14 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_file_has_the_same_names(form, tiny_folder):
-    names = set(stored_weights(tiny_folder))
-    FORMS[form](tiny_folder)
-    assert set(ModelFolder(tiny_folder).weights.names) == names
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_file_gives_the_same_tensors(form, tiny_folder):
+def test_every_form_of_file_gives_the_same_tensors_and_only_those_that_are_named(form, tiny_folder):
     before = stored_weights(tiny_folder)
     FORMS[form](tiny_folder)
-    read = ModelFolder(tiny_folder).weights.read_tensors(list(before))
-    assert read.keys() == before.keys()
-    for name in before:
-        assert torch.equal(read[name], before[name])
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_only_the_named_tensors_are_read(form, tiny_folder):
-    FORMS[form](tiny_folder)
-    wanted = ["embeddings.LayerNorm.bias", "encoder.layer.3.output.dense.bias"]
-    assert list(ModelFolder(tiny_folder).weights.read_tensors(wanted)) == wanted
+    files = ModelFolder(tiny_folder).weights
+    assert set(files.names) == set(before)
+    for wanted in (list(before), ["embeddings.LayerNorm.bias", "encoder.layer.3.output.dense.bias"]):
+        read = files.read_tensors(wanted)
+        assert list(read) == wanted and all(torch.equal(read[name], before[name]) for name in wanted)
 
 
 def test_safetensors_are_preferred(tiny_folder):

@@ -72,6 +72,7 @@ TESTS = {
     ],
     "tmft/checkpoints/save.py": [
         "tests/checkpoints/test_save.py",
+        "tests/checkpoints/test_any_model.py",
         "tests/models/test_bert_like.py",
         "tests/pretraining/test_heads.py",
     ],
