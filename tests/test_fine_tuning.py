@@ -46,7 +46,7 @@ def test_all_forms_of_examples_give_the_same_run(form, tiny_folder, tmp_path):
 
 def test_layers_and_seeds_are_compared_and_finished_runs_kept(tiny_folder, tmp_path, capsys):
     pytest.importorskip("matplotlib")
-    words = {"layer": "0-2", "seeds": 2, "output_dir": tmp_path / "out", **SHORT}
+    words = {"layer": [0, 1, 2], "seeds": 2, "output_dir": tmp_path / "out", **SHORT}
     first = fine_tune(SentenceEncoder.from_pretrained(tiny_folder), ROWS, ROWS, ROWS, **words)
     assert [len(runs) for runs in first.sweep.layers.values()] == [2, 2, 2]
     assert first.layer == first.sweep.best_layer and f"layer{first.layer}-seed" in first.folder.name
@@ -98,12 +98,18 @@ def test_callbacks_are_called(tiny_folder):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"train": [("a", "b", 7.0)]}, "score 7.0 is outside 0 to 5"),
+        ({"train": [("a", "b", 7.0)]}, "score 7 in train is outside 0 to 5"),
+        ({"dev": [*ROWS, ("a", "b", float("nan"))]}, "score nan in dev is outside 0 to 5"),
         ({"train": [("a", "b", 0.2), ("c", "d", 1)]}, "all scores are from 0 to 1, .*: give score_range="),
         ({"train": [("a", "b", "x")]}, "score 'x' is not a number: give a number, or an objective"),
         ({"train": [("a", "b", None)]}, "example 1, .*: it has no score or label"),
         ({"train": ["a b"]}, "example 1, 'a b': give a tuple"),
-        ({"train": [("a", 2, 3.0)]}, "give one to three texts, and then the label"),
+        ({"train": [("a", 2, 3.0)]}, "give one to three texts, none of them empty, and the label last$"),
+        ({"train": [*ROWS, ("a", " ", 3.0)]}, "example 4, .*: give one to three texts, none of them empty"),
+        ({"train": [{"a": "b", "c": "d", "similarity": 3.0}]}, 'the label last in a column "score" or'),
+        ({"train": [("a", "x")] * 4, "objective": "single_text_head"}, "have the class x: give at least two"),
+        ({"lr": "3e-4"}, "lr '3e-4': give a number"),
+        ({"seeds": 0}, "number of seeds 0: choose 1 or more"),
         ({"train": [*ROWS, ("a", 3.0)]}, "it has 1 texts, the first example 2"),
         ({"train": []}, "there are no examples"),
         ({"train": ROWS, "dev": None}, "train has 3 examples, too few"),
@@ -120,6 +126,12 @@ def test_what_cannot_be_trained_is_one_line(changes, words, tiny_folder):
     with pytest.raises(InputError, match=words) as error:
         fine_tune(tiny_folder, **arguments)
     assert "\n" not in str(error.value)
+
+
+def test_a_table_with_commas_is_referred_to_the_command_that_converts_it(tiny_folder, tmp_path):
+    (tmp_path / "mine.csv").write_text("sentence1,sentence2,score\na,b,1\n", encoding="utf-8")
+    with pytest.raises(InputError, match="no tab in its first line: .* python -m tmft data convert"):
+        fine_tune(tiny_folder, tmp_path / "mine.csv")
 
 
 def test_the_examples_of_the_page_run(monkeypatch, tmp_path):

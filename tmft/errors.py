@@ -78,10 +78,12 @@ def short_repr(value: object) -> str:
 
 
 def check_range(name: str, value: float, low: float, high: float = math.inf) -> None:
-    """Raise InputError unless the value is finite and low <= value <= high.
+    """Raise InputError unless the value is a finite number with low <= value <= high.
 
     name: the name of the parameter that has this value, for the message.
     """
+    if not isinstance(value, (int, float)):
+        raise InputError(f"{name} {value!r}: give a number", name)
     if not (low <= value <= high and -math.inf < value < math.inf):  # isfinite fails for an int of 400 digits
         above_max_count = MAX_COUNT <= high < value < math.inf
         bounds = f"{low} to {high}" if high < MAX_COUNT or above_max_count else f"{low} or more"

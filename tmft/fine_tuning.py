@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from tmft.datasets.task_lookup import objective_config_class, read_all_splits, validate_task
 from tmft.device import choose_device
 from tmft.distributed import single_process
-from tmft.errors import InputError, check_choice, did_you_mean, short_repr
+from tmft.errors import InputError, check_choice, check_range, did_you_mean, short_repr
 from tmft.formatting import mean_and_std
 from tmft.io.atomic import write_file
 from tmft.io.text import read_lines
@@ -88,7 +88,7 @@ def fine_tune(
     score_range: tuple[float, float] = (0, 5),
     objective: str = "cosine_mse",
     metric: str | None = None,
-    layer: int | str | None = None,
+    layer: int | str | Sequence[int] | None = None,
     seeds: int | Sequence[int] = 1,
     callbacks: Sequence[Callback] = (),
     output_dir: str | PathLike[str] | None = None,
@@ -108,8 +108,9 @@ def fine_tune(
     score_range: the lowest and the highest score.
     objective: an entry of OBJECTIVES. metric: an entry of METRICS, which chooses the best epoch on dev; None:
         spearman for scores, accuracy for classes.
-    layer: how many layers to keep, or text as for `--layer` of train.py: "3,6,9", "0-12", "all", or "auto" to
-        search the best one; None keeps all. With several layers, the one that is best on dev is returned.
+    layer: how many layers to keep, several such numbers, or text as for `--layer` of train.py: "3,6,9",
+        "0-12", "all", or "auto" to search the best one; None keeps all. With several layers, the one that is
+        best on dev is returned.
     seeds: the number of runs with different seeds, or the seeds.
     callbacks: objects that the training loop calls at certain times (training/callbacks.py), for every run.
     output_dir: where the run folders are kept. The same call skips runs that are finished and resumes one
@@ -148,8 +149,16 @@ def fine_tune(
         if examples is not None
     }
     hold_out_missing(splits, is_contrastive)
+    if has_classes and len(class_indices(splits["train"])) < 2:
+        only_class = splits["train"][0].label
+        raise InputError(f"all examples of train have the class {only_class}: give at least two")
     if not has_classes:
-        check_scores(splits["dev" if is_contrastive else "train"], score_range)
+        labels = {
+            name: [row.label for row in rows]
+            for name, rows in splits.items()
+            if not (is_contrastive and name == "train")
+        }
+        check_scores(labels, score_range)
 
     recipe_names, config_names, objective_names = (
         {field.name for field in fields(config)} if config else set()
@@ -199,6 +208,9 @@ def fine_tune(
             **chosen(config_names),
         )
         seeds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+        check_range("number of seeds", len(seeds), 1)
+        if isinstance(layer, Sequence) and not isinstance(layer, str):
+            layer = ",".join(map(str, layer))
         layers = None if layer is None else str(layer)
         processes = single_process(choose_device(device))
         make_runs = partial(expand_grid, data="data", output_dir=folder)
@@ -224,6 +236,10 @@ def examples_to_rows(examples: Any, has_labels: bool) -> list[Row]:
     if isinstance(examples, (str, PathLike)):
         path = Path(examples)
         header = next(read_lines(path), "").split("\t")
+        if len(header) == 1:
+            raise InputError(
+                f"{path} has no tab in its first line: make TSV files of it by python -m tmft data convert"
+            )
         examples = [dict(zip(header, cells, strict=True)) for _, cells in read_table(path, header)]
     elif not isinstance(examples, (list, tuple)):
         if hasattr(examples, "to_dicts"):  # polars
@@ -242,8 +258,11 @@ def examples_to_rows(examples: Any, has_labels: bool) -> list[Row]:
             *cells, label = example if has_labels else (*example, None)
         else:
             raise InputError(f"{place}: give a tuple such as (text, text, score), or a dict")
-        if not 1 <= len(cells) <= 3 or not all(isinstance(cell, str) for cell in cells):
-            raise InputError(f"{place}: give one to three texts, and then the label")
+        if not 1 <= len(cells) <= 3 or not all(isinstance(cell, str) and cell.strip() for cell in cells):
+            columns = ' in a column "score" or "label"' if isinstance(example, Mapping) else ""
+            raise InputError(
+                f"{place}: give one to three texts, none of them empty, and the label last{columns}"
+            )
         if has_labels and (label is None or label == ""):
             raise InputError(f"{place}: it has no score or label")
         rows.append(Row(tuple(cells), label))
@@ -270,20 +289,29 @@ def hold_out_missing(splits: dict[str, list[Row]], is_contrastive: bool) -> None
             splits[source] = [row for index, row in enumerate(rows) if index not in held_out]
 
 
-def check_scores(rows: list[Row], score_range: tuple[float, float]) -> None:
-    """Raise InputError if a label is no number, or if all scores look like those of a range from 0 to 1."""
-    for row in rows:
-        try:
-            float(row.label)
-        except (TypeError, ValueError):
-            remedy = "give a number, or an objective that predicts classes, such as softmax"
-            raise InputError(
-                f"score {short_repr(row.label)} is not a number: {remedy}", "objective"
-            ) from None
-    if score_range[0] >= 0 and score_range[1] > 1 and all(0 <= float(row.label) <= 1 for row in rows):
+def check_scores(labels: dict[str, list[Any]], score_range: tuple[float, float]) -> None:
+    """Raise InputError unless the labels of each split are scores in a range, and not those of 0 to 1."""
+    low, high = score_range
+    for split, scores in labels.items():
+        for label in scores:
+            try:
+                score = float(label)
+            except (TypeError, ValueError):
+                raise InputError(
+                    f"score {short_repr(label)} is not a number: give a number, or an objective for classes, "
+                    "such as softmax, or for pairs without scores, multiple_negatives_ranking",
+                    "objective",
+                ) from None
+            if not low <= score <= high:
+                raise InputError(
+                    f"score {score:g} in {split} is outside {low:g} to {high:g}: correct it, or set "
+                    "score_range to the range of the scores",
+                    "score_range",
+                )
+    first_split = next(iter(labels.values()))
+    if low >= 0 and high > 1 and all(0 <= float(label) <= 1 for label in first_split):
         raise InputError(
-            f"all scores are from 0 to 1, but score_range is {score_range[0]:g} to {score_range[1]:g}: "
-            "give score_range=(0, 1)",
+            f"all scores are from 0 to 1, but score_range is {low:g} to {high:g}: give score_range=(0, 1)",
             "score_range",
         )
 
