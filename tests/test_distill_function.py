@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from conftest import ROOT, assert_same_embeddings
 
+from tmft import distillation
 from tmft.cli import student as student_command
 from tmft.datasets.distillation_data import deduplicate
 from tmft.device import ProgressLines
@@ -154,3 +155,14 @@ def test_the_command_shows_progress_while_a_large_teacher_embeds_its_tokens(
         [str(TWIN), str(tmp_path / "start"), "--text", str(tmp_path / "lines.txt"), "--vocab-size", "2000"]
     )
     assert re.search(r"encode: \d+ of 2,000 sentences, 0:00:\d\d left", capsys.readouterr().err)
+
+
+def test_without_text_the_lines_are_random_words_of_the_vocabulary(teacher, monkeypatch):
+    monkeypatch.setattr(distillation, "NUM_RANDOM_LINES", 200)
+    lines = distillation.random_lines(teacher, seed=0)
+    words = [word for line in lines for word in line.split()]
+    assert len(lines) == 200 and {len(line.split()) for line in lines} == set(range(3, 13))
+    assert set(words) <= set(teacher.tokenizer.vocabulary) and all(map(str.isalpha, words))
+    assert words.count("the") > 10  # frequent tokens are drawn more often
+    student = distill(teacher, layers=1, recipe=Recipe(epochs=1, batch_size=64, lr=1e-3))
+    assert "lines that were held out; these are random words" in student.load_report

@@ -5,6 +5,7 @@
 
     teacher = SentenceEncoder.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
     student = distill(teacher, lines, layers=3)   # lines: a list of sentences, the more the better
+    student = distill(teacher, layers=3)          # random words of the teacher's vocabulary
     student.save_pretrained("student")
 
 The student has some of the teacher's layers or, with a `hidden_size`, layers of its own that are narrower.
@@ -15,6 +16,7 @@ Letters in this file: V tokens of the student's vocabulary, D dimensions of the 
 student's hidden size.
 """
 
+import re
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -26,6 +28,7 @@ from torch import Tensor
 
 from tmft.data import Examples
 from tmft.datasets.distillation_data import MAX_DEV_LINES, deduplicate
+from tmft.datasets.task_lookup import get_task, read_all_splits
 from tmft.embedding.modules import Dense, Normalize
 from tmft.errors import InputError, check_range
 from tmft.losses.distillation import EmbeddingDistillation
@@ -48,11 +51,13 @@ DEFAULT_RECIPE = Recipe(**TASKS["distillation"].recipe)
 # follows, so that it matters only relative to the position embeddings (0.02).
 TOKEN_STD = 0.1
 MIN_LINES = 4  # two to train on and two to choose the epoch by
+NUM_RANDOM_LINES = 20_000  # lines of random words, if there is no text
+RANDOM_LINE_WORDS = 3, 13  # lowest number of words in one of them, and the first number above the highest
 
 
 def distill(
     teacher: SentenceEncoder,
-    lines: Sequence[str],
+    lines: Sequence[str] | None = None,
     layers: int = 3,
     hidden_size: int | None = None,
     vocab_size: int | None = None,
@@ -64,7 +69,9 @@ def distill(
     Its load_report says how near it has come, on lines that were held out. Progress is shown on stderr.
     teacher: any SentenceEncoder; it is not changed. It embeds the lines in the dtype of its weights.
     lines: sentences, at least MIN_LINES different ones; one in a hundred, at most MAX_DEV_LINES, is not
-        trained on and decides, by its cosine to the teacher, which epoch is kept.
+        trained on and decides, by its cosine to the teacher, which epoch is kept. None: the sentences of the
+        task sample and random words of the teacher's vocabulary (`random_lines`), for a first student; real
+        text brings it nearer to its teacher.
     layers: number of layers of the student. Without a hidden_size they are layers of the teacher, evenly
         spaced, the last one among them (of 6 layers, 3 are number 0, 2 and 5).
     hidden_size: if it is given, the student is a `narrow_student` of this width.
@@ -79,6 +86,10 @@ def distill(
     """
     if isinstance(lines, str):
         raise InputError("distill: lines is a single text: give a list of sentences", "lines")
+    no_text = lines is None
+    if lines is None:
+        sample = read_all_splits(get_task("sample"))[""].values()
+        lines = [sentence for split in sample for sentence in split.sentences] + random_lines(teacher, seed)
     lines = list(deduplicate(lines, [""]))
     if len(lines) < MIN_LINES:
         raise InputError(f"distill: {len(lines)} different lines: give at least {MIN_LINES}")
@@ -103,8 +114,28 @@ def distill(
     for epoch in fit(student, TrainingTask(task, objective, examples), recipe, seed):
         if epoch.is_best:  # fit draws a progress bar, and keeps the weights of this epoch
             cosine = f"mean cosine {epoch.dev['teacher_cosine']:.4f} on {num_dev} lines that were held out"
-            student.load_report = f"distilled from {teacher.source or 'a teacher'}: {cosine}"
+            text = "; these are random words: real text brings it nearer to its teacher" if no_text else ""
+            student.load_report = f"distilled from {teacher.source or 'a teacher'}: {cosine}{text}"
     return student.eval()
+
+
+def random_lines(teacher: SentenceEncoder, seed: int) -> list[str]:
+    """Return NUM_RANDOM_LINES lines of random words of the teacher's vocabulary.
+
+    The word of rank r in the vocabulary, which is ordered by frequency, is drawn with a probability
+    proportional to 1 / (r + 10), as in a text (Zipf's law).
+    """
+    tokens = teacher.tokenizer.vocabulary
+    begins_word = "[\u0120\u2581]" if any(token[0] in "\u0120\u2581" for token in tokens if token) else ""
+    matches = (re.fullmatch(rf"{begins_word}([^\W\d_]{{2,}})", token) for token in tokens)
+    words = [match[1] for match in matches if match]
+    if not words:
+        raise InputError("distill: the teacher's vocabulary has no whole words: give lines", "lines")
+    weights = 1 / np.arange(10, 10 + len(words))
+    random = np.random.default_rng(seed)
+    lengths = random.integers(*RANDOM_LINE_WORDS, size=NUM_RANDOM_LINES)
+    drawn = random.choice(len(words), size=lengths.sum(), p=weights / weights.sum())
+    return [" ".join(words[i] for i in line) for line in np.split(drawn, lengths.cumsum()[:-1])]
 
 
 def evenly_spaced(count: int, num_layers: int) -> list[int]:
