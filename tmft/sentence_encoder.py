@@ -61,7 +61,7 @@ from tmft.models.registry import FAMILIES
 from tmft.packing import PACKED_LENGTH, PackedBatch, TokenizedCorpus, pack
 from tmft.pooling import parse_pooling, pooling_functions, required_components
 from tmft.speed.length_buckets import length_bucketed_batches
-from tmft.speed.prepacked_weights import fast_encoding
+from tmft.speed.prepacked_weights import fast_encoding, prepacked_weights
 
 MAX_READS = 5  # times that a model is read until its files belong together
 TOKENIZE_BLOCK = 4096  # sentences that are tokenized at a time, as lists of Python integers are large
@@ -582,6 +582,26 @@ class SentenceEncoder(nn.Module):
             for module in training_modules:
                 module.training = True
 
+    @contextmanager
+    def constant_weights(self) -> Iterator[None]:
+        """Encode few sentences at a time faster during a with block, in which the weights must not change.
+
+        The matrices are converted once to the memory layout in which the CPU multiplies them, instead of in
+        every call of `encode` (a call with many sentences converts them once in any case). The converted
+        copies take as much memory as the matrices. Weights that are changed inside the block have no effect
+        there.
+
+        Example:
+
+        >>> model = SentenceEncoder.from_pretrained("data/tiny")
+        >>> with model.constant_weights():
+        ...     embeddings = [model.encode(text) for text in ("Dogs sleep.", "A man plays a guitar.")]
+        >>> embeddings[0].shape
+        (384,)
+        """
+        with prepacked_weights(self.encoder):
+            yield
+
     @torch.inference_mode()
     def map_batches(
         self,
@@ -601,9 +621,10 @@ class SentenceEncoder(nn.Module):
             return self.map_batches([[self.tokenizer.pad_id]], forward)[..., :0, :]
         distinct = list(dict.fromkeys(map(tuple, token_ids)))
         outputs: list[Tensor] = []
+        hidden_size = self.encoder.config.hidden_size
         output_index: dict[tuple[int, ...], int] = {}  # token ids -> index in the concatenation of outputs
         bar = progress_bar(len(distinct), "sentences", show_progress_bar, desc="encode")
-        with bar, self.evaluation_mode(), fast_encoding(self.encoder, distinct):
+        with bar, self.evaluation_mode(), fast_encoding(self.encoder, distinct, hidden_size):
             for indices, batch in self.packed_batches(distinct):
                 outputs.append(forward(batch).cpu())
                 for index in indices:

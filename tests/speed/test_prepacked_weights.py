@@ -54,8 +54,24 @@ def test_weights_are_not_prepacked_for_few_tokens(monkeypatch):
     monkeypatch.setattr(prepacking, "prepacked_weights", lambda model: pytest.fail("prepacked"))
     model = tiny_model()
     model.encode(SENTENCES)
-    with pytest.raises(pytest.fail.Exception), fast_encoding(model, [[1] * 64] * 64):
+    with pytest.raises(pytest.fail.Exception), fast_encoding(model, [[1] * 64] * 64, 32):
         pass
+
+
+@needs_onednn
+def test_constant_weights_are_prepacked_once_for_several_calls(products, monkeypatch):
+    model, reorder, weights = tiny_model(), torch.ops.mkldnn._reorder_linear_weight, []
+    plain = model.encode(SENTENCES)
+    products.clear()
+    monkeypatch.setattr(
+        torch.ops.mkldnn, "_reorder_linear_weight", lambda weight: weights.append(weight) or reorder(weight)
+    )
+    with model.constant_weights():
+        embeddings = [model.encode(SENTENCES) for _ in range(2)]
+    assert len(products) == 2 * len(weights)
+    for vectors in embeddings:
+        np.testing.assert_array_equal(vectors, plain)
+    assert not any("forward" in vars(part) for part in model.modules())
 
 
 @needs_onednn

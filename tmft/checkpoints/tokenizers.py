@@ -93,10 +93,12 @@ class Tokenizer:
         before these are removed. suffix_length None means the number of special tokens that are added after
         a sentence, such as [SEP] or </s>.
         """
-        if suffix_length is None:
-            suffix_length = self.num_special_tokens[1]
         token_ids = self.encode_batch(sentences, add_special_tokens=self.add_special_tokens)
         too_long = [index for index, ids in enumerate(token_ids) if len(ids) > max_length]
+        if not too_long:
+            return token_ids, 0
+        if suffix_length is None:
+            suffix_length = self.num_special_tokens[1]
         for index in too_long:
             ids = token_ids[index]
             token_ids[index] = ids[: max_length - suffix_length] + ids[len(ids) - suffix_length :]

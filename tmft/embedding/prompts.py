@@ -99,14 +99,15 @@ class Prompt:
         self.prefix, self.suffix = (text.replace("[M]", mask or "") for text in (self.prefix, self.suffix))
         self.has_mask = mask is not None and mask in self.prefix + self.suffix
 
-        # Count the tokens of the prefix and of the suffix next to a word that is a single token, if there is
-        # one: how the prefix is split into tokens may depend on whether a word follows it.
-        first, last = tokenizer.num_special_tokens
-        words = [word for word in ("a", "I", "X") if self.num_tokens(word) == first + 1 + last] or ["a"]
-        texts = (words[0], self.prefix + words[0], words[0] + self.suffix)
-        word_only, with_prefix, with_suffix = map(self.num_tokens, texts)
-        self.prefix_length = with_prefix - word_only + first
-        self.suffix_length = with_suffix - word_only + last
+        self.prefix_length, self.suffix_length = first, last = tokenizer.num_special_tokens
+        if self.prefix or self.suffix:
+            # Count the tokens of the prefix and of the suffix next to a word that is a single token, if there
+            # is one: how the prefix is split into tokens may depend on whether a word follows it.
+            words = [word for word in ("a", "I", "X") if self.num_tokens(word) == first + 1 + last] or ["a"]
+            texts = (words[0], self.prefix + words[0], words[0] + self.suffix)
+            word_only, with_prefix, with_suffix = map(self.num_tokens, texts)
+            self.prefix_length += with_prefix - word_only
+            self.suffix_length += with_suffix - word_only
 
     def num_tokens(self, text: str) -> int:
         """Return the number of tokens of a text, special tokens included."""

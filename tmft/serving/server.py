@@ -45,6 +45,8 @@ class Embedder(litserve.LitAPI):
     def setup(self, device: str) -> None:
         """Load the model and embed a first text, before the server says that it is healthy."""
         self.model = self.load().eval()
+        self.constant_weights = self.model.constant_weights()  # as long as the process runs
+        self.constant_weights.__enter__()
         self.embed(["warm-up"])
 
     def embed(self, texts: list[str]) -> tuple[np.ndarray, list[int]]:

@@ -16,9 +16,11 @@ class Dropout(nn.Dropout):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x, of any shape, after dropout; outside of training, x is not changed."""
+        if not self.training:
+            return x
         p_in_65536ths = round(self.p * 2**16)
-        if not self.training or x.device.type != "cpu" or p_in_65536ths in (0, 2**16):
-            return F.dropout(x, self.p, self.training)
+        if x.device.type != "cpu" or p_in_65536ths in (0, 2**16):
+            return F.dropout(x, self.p)
         random_integers = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
         # bits: uniform over -2^15 .. 2^15 - 1
         bits = random_integers.view(torch.int16)[: x.numel()].view(x.shape)
