@@ -345,6 +345,12 @@ def test_a_task_that_needs_a_head_is_refused_in_one_line(folder, tmp_path):
     assert "sicke" in str(error.value) and "\n" not in str(error.value)
 
 
+def test_retrieval_is_refused_in_one_line(folder, tmp_path):
+    (tmp_path / "test.tsv").write_text("label\ttext\n1\ta cat\n1\tthe cat\n")
+    with pytest.raises(InputError, match="^task quora-retrieval: a grid has no retrieval, remove it$"):
+        command.main([str(folder), "--task", "quora-retrieval", "--data", str(tmp_path)])
+
+
 # -------------------------------------------------------------------------------------------------- the page
 
 

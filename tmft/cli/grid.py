@@ -21,7 +21,7 @@ from tmft.cli.parser import CommandLineParser
 from tmft.cli.report import print_page
 from tmft.datasets.task_lookup import read_sentences, read_split
 from tmft.errors import InputError
-from tmft.evaluation.grid import run_grid
+from tmft.evaluation.grid import GRID, grid_task_type, run_grid
 from tmft.io.atomic import check_output_folder
 from tmft.reports.grid_page import write_grid_page
 from tmft.runs.fine_tuned_run import FineTunedRun
@@ -39,6 +39,8 @@ def main(argv: list[str] | None = None) -> None:
         read("test")  # so that missing or damaged data is reported before a model is loaded
     if heads := [name for name, task in tasks.items() if task.objective == "softmax"]:
         raise InputError(f"task {heads[0]}: it needs a trained head, remove it", "task")
+    if unknown := [name for name, task in tasks.items() if grid_task_type(task) not in GRID]:
+        raise InputError(f"task {unknown[0]}: a grid has no retrieval, remove it", "task")
     sentences = read_sentences(args.text) if args.text else []
     results = run_grid(load_mean_pooling_model(args), tasks, readers, sentences)
     print_page(write_grid_page(results, args.model, out))

@@ -28,6 +28,7 @@ from tmft.evaluation.classification import (
 )
 from tmft.evaluation.clustering import evaluate_clustering
 from tmft.evaluation.isotropy import alignment, iso_score, mean_cosine, uniformity
+from tmft.evaluation.retrieval import evaluate_retrieval
 from tmft.losses.objective import Objective
 from tmft.losses.registry import OBJECTIVES
 from tmft.metrics import METRICS, compute_metrics, threshold_metrics
@@ -112,6 +113,7 @@ EVALUATORS: dict[str, Callable[..., dict[str, Any]]] = {  # Task.task_type -> ev
     "clustering": evaluate_clustering,
     "classification": evaluate_classification,
     "relatedness": evaluate_relatedness,
+    "retrieval": evaluate_retrieval,
 }
 CLASSIFIERS = ("classification", "relatedness")  # task types whose evaluator fits a model to train
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tmft.evaluation.retrieval import RETRIEVAL_METRICS
 from tmft.io.atomic import write_file
 from tmft.io.files import is_file, reading
 from tmft.metrics import METRICS, expected_prediction
@@ -151,6 +152,8 @@ def resample_run(
     """Return the metric of a run on each row of `examples`, indices (R, N): (R,)."""
     if metric == "spearman":
         return resample_spearman(predicted, labels, count_rows(examples, len(labels)))
+    if metric in RETRIEVAL_METRICS:
+        return np.nanmean(predicted[examples], axis=1)  # over the queries that were drawn
     return np.array([METRICS[metric](predicted[row], labels[row], threshold)[metric] for row in examples])
 
 

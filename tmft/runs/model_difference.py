@@ -14,6 +14,7 @@ import numpy as np
 from tmft.data import Examples
 from tmft.evaluation.classification import EncodeFunction
 from tmft.evaluation.evaluators import predict
+from tmft.evaluation.retrieval import score_queries
 from tmft.formatting import percent, text_table
 from tmft.losses.objective import Objective
 from tmft.losses.registry import OBJECTIVES
@@ -52,8 +53,12 @@ def predict_examples(
 ) -> np.ndarray | None:
     """Return one prediction per example, (N,), from which the metric of the task is computed; None without.
 
+    Of retrieval these are the scores of the queries, NaN for a text that is none.
+
     objective: that of the task with its trained head; None makes a new one, as the evaluator does.
     """
+    if task.task_type == "retrieval":
+        return score_queries(encode(examples.sentences), examples.labels)[task.metric]
     if task.task_type != "similarity" or expected_prediction(task.metric) == "embedding":
         return None
     return predict(encode, objective or OBJECTIVES[task.objective](0, task), examples)
