@@ -7,6 +7,7 @@ Embedder, in a process of its own, answers it. docs/http.md says what clients se
 """
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -251,7 +252,10 @@ def serve(load: Callable[[], SentenceEncoder], host: str = "127.0.0.1", port: in
 
     def stop(signal_number: int, frame: Any) -> None:
         """End the server. Its other processes get the signal, too, when they have ended what they did."""
-        raise KeyboardInterrupt if os.getpid() == starter else SystemExit
+        if os.getpid() != starter:
+            raise SystemExit
+        logging.disable()  # a thread that watches the other processes may complain that they have ended
+        raise KeyboardInterrupt
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
