@@ -4,6 +4,7 @@ import math
 import re
 import statistics
 import sys
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from tmft import InputError
 from tmft.reports import plots
 from tmft.reports.comparisons import LayerComparison
-from tmft.reports.drawing import COLORS, GRAY, line_style
+from tmft.reports.drawing import COLORS, GRAY, line_style, log_ticks
 from tmft.reports.plots import pareto_front, short_names
 from tmft.runs.sweeps import Sweep, group_into_sweeps
 
@@ -264,6 +265,22 @@ def test_an_interval_that_contains_0_is_gray(tmp_path, monkeypatch):
     low, high = axes.containers[0].lines[2][0].get_segments()[0][:, 0]
     assert [low, high] == pytest.approx([-3, -1])
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["Layer 0", "Layer 1"]
+
+
+def test_models_that_are_compared_have_a_line_each(tmp_path, monkeypatch):
+    pairs = [replace(COMPARED[0], first="a" * 30, second=name * 30) for name in "bc"]
+    axes = drawing(partial(plots.draw_intervals, "x"), pairs, tmp_path, monkeypatch)
+    labels = [tick.get_text() for tick in axes.get_yticklabels()]
+    assert labels == [f"{'a' * 30}\n– {name * 30}" for name in "bc"]
+
+
+def test_a_logarithmic_axis_of_few_values_has_several_ticks():
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    axes.plot([1.07, 1.46, 2.65], [1, 2, 3])
+    log_ticks(axes, [1.07, 1.46, 2.65])
+    assert sum(1.07 <= tick <= 2.65 for tick in axes.get_xticks()) > 2
 
 
 def test_curves_of_unequal_depth_are_drawn_over_relative_depth(tmp_path, monkeypatch):

@@ -192,7 +192,8 @@ def log_ticks(axes: Any, values: Sequence[float]) -> None:
     ticks = [step * 10.0**power for power in powers for step in (1, 2, 5)]
     shown = [tick for tick in ticks if low <= tick <= high]
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(FixedLocator(shown) if len(shown) > 1 else MaxNLocator(5))
+    are_several = sum(min(values) <= tick <= max(values) for tick in shown) > 1  # the others may not be seen
+    axes.xaxis.set_major_locator(FixedLocator(shown) if are_several else MaxNLocator(5))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
 

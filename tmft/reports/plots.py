@@ -180,14 +180,17 @@ def draw_intervals(title: str, comparisons: list[LayerComparison], path: Paths) 
             bar = {"xerr": [[max(0.0, middle - low)], [max(0.0, high - middle)]], "color": color}
             axes.errorbar([middle], [i], fmt=MARKERS[0], capsize=2.5, linewidth=1.2, **bar)
         axes.axvline(0, color=GRAY, linewidth=0.8)
-        names = [one.first if is_one_reference else f"{one.first} – {one.second}" for one in comparisons]
-        axes.set_yticks(range(len(names)), [sanitize(name, MAX_LABEL) for name in names], fontsize=7)
+        names = [sanitize(one.first, MAX_LABEL) for one in comparisons]
+        if not is_one_reference:
+            seconds = [sanitize(one.second, MAX_LABEL) for one in comparisons]
+            names = [f"{first}\n– {second}" for first, second in zip(names, seconds, strict=True)]
+        axes.set_yticks(range(len(names)), names, fontsize=7)
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.set_xlabel("Difference of the test scores × 100")
 
     reference = f" from {comparisons[0].second}" if is_one_reference else ""
     note = "bars: 95 % confidence intervals; gray: the interval contains 0"
-    height = 0.8 + 0.24 * len(comparisons)
+    height = 0.8 + (0.24 if is_one_reference else 0.36) * len(comparisons)
     save_figure(draw, path, height=height, title=f"{title}: differences{reference}", note=note)
 
 
