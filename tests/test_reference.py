@@ -36,6 +36,7 @@ def browser():
 def test_the_reference_has_the_interface_and_every_page(site):
     pages = {path.relative_to(site).as_posix() for path in site.glob("**/*.html")}
     texts = {f"docs/{path.stem}.html" for path in ROOT.glob("docs/*.md")}
+    texts.add("docs/lecture/README.html")
     assert texts | {"README.html", "CONTRIBUTING.html", "index.html", "tmft.html"} <= pages
     assert not [page for page in pages if page.startswith("tmft/")]  # nothing else is promised
     index, reference = ((site / name).read_text(encoding="utf-8") for name in ("index.html", "tmft.html"))
@@ -51,6 +52,17 @@ def test_the_reference_has_the_interface_and_every_page(site):
             if not (site / page).parent.joinpath(unquote(path)).exists():
                 lost.append((page, path))
     assert not lost
+
+
+def test_a_notebook_that_was_executed_is_linked(site):
+    page = (site / "docs/lecture/README.html").read_text(encoding="utf-8")
+    link = '<a href="lecture.html">'
+    assert link not in page and "lecture.ipynb" in page
+    (site / "docs/lecture/lecture.html").write_text("<title>executed</title>", encoding="utf-8")
+    line = [sys.executable, str(ROOT / ".ci/reference/build.py"), str(site)]
+    assert subprocess.run(line, capture_output=True).returncode == 0
+    page = (site / "docs/lecture/README.html").read_text(encoding="utf-8")
+    assert link in page
 
 
 def test_parameters_are_in_bold_and_examples_are_code(site):

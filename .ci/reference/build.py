@@ -22,7 +22,14 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 import tmft  # noqa: E402
 
-SOURCES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "data/README.md"]
+SOURCES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/*.md",
+    "docs/lecture/README.md",
+    "data/README.md",
+]
 EXTRAS = ["tables", "fenced-code-blocks", "header-ids", "code-friendly"]
 # What begins a line of a docstring, also after a full stop: "Returns", "Raises", or the name of a parameter,
 # "name: " or "a, b: ".
@@ -62,14 +69,14 @@ def page_titles() -> dict[str, str]:
 def write_page(name: str, titles: dict[str, str], site: Path) -> None:
     """Write the page `name` from its Markdown file, beside the list of all pages, `titles`.
 
-    A link to a file that the site lacks becomes its text.
+    A link to a file that the site lacks, such as a notebook that was not executed, becomes its text.
     """
     source, root = ROOT / Path(name).with_suffix(".md"), "../" * name.count("/")
     body = markdown2.markdown(source.read_text(encoding="utf-8"), extras=EXTRAS)
 
     def link(match: re.Match) -> str:
         path, anchor, text = match.groups(default="")
-        target = re.sub(r"\.(md|py)$", ".html", path)
+        target = re.sub(r"\.(md|py|ipynb)$", ".html", path)
         return f'<a href="{target}{anchor}">{text}</a>' if (new.parent / target).is_file() else text
 
     new = site / name
