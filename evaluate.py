@@ -42,7 +42,7 @@ from tmft.cli.options import (
 )
 from tmft.cli.parser import CommandLineParser, run_command
 from tmft.datasets.task_lookup import read_split
-from tmft.device import progress_bar
+from tmft.device import choose_device, progress_bar
 from tmft.errors import InputError
 from tmft.evaluation.classification import ReadSplit, read_splits
 from tmft.evaluation.cs224n_submission import write_predictions
@@ -61,7 +61,6 @@ from tmft.io.atomic import check_output_folder, check_writable, write_file
 from tmft.io.paths import DATA_FOLDER
 from tmft.losses.objective import Objective
 from tmft.reports.score_tables import curve_table, isotropy_table, task_table
-from tmft.runs.fine_tuned_run import FineTunedRun
 from tmft.runs.model_difference import (
     MAX_TIMED_SENTENCES,
     ModelDifference,
@@ -71,6 +70,7 @@ from tmft.runs.model_difference import (
     sentences_per_second,
 )
 from tmft.runs.result_schema import RESULT_FILE
+from tmft.runs.run_result import FineTunedRun
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import OVERALL, Task
 from tmft.training.multitask import average_scores
@@ -146,14 +146,15 @@ def score_model(
     config: TrainingFreeConfig,
 ) -> ScoredModel:
     """Load the model of the arguments and score it on all tasks. run: the one in its folder."""
-    model = load_model(args)
+    device, has_new_embeddings = choose_device(args.device), is_training_free(args)
+    model = load_model(args, device)
     similarity = "" if model.similarity_fn_name == "cosine" else f", similarity {model.similarity_fn_name}"
     pooling = f"pooling {model.pooling}, at most {model.max_length} tokens{similarity}"
     print(f"{args.model}: {model.load_report}\n{pooling}")
     last = len(model.encoder.layers)
     layers = list(range(last + 1)) if args.layer == "all" else [last]
-    encoders = TrainingFreeEncoders(model, layers, config, *load_interpolation_model(args))
-    random_models = [random_static_model(model, seed=seed) for seed in range(3 * is_training_free(args))]
+    encoders = TrainingFreeEncoders(model, layers, config, *load_interpolation_model(args, device))
+    random_models = [random_static_model(model, seed=seed) for seed in range(3 * has_new_embeddings)]
     baselines = [TrainingFreeEncoders(random, [0], config.without_prompt) for random in random_models]
 
     results: Results = {}
@@ -168,14 +169,14 @@ def score_model(
                 head = f"the head of {task.objective} fits only the layer that it was trained on"
                 raise InputError(f"--layer {args.layer}: {head}: remove --layer")
             objectives[name] = objective = use_saved_similarity(objective, model.similarity_fn_name)
-            has_new_embeddings = is_training_free(args) or args.layer is not None
             evaluate = partial(
                 EVALUATORS[task.task_type],
                 task=task,
                 read_split=readers[name],
                 split=args.split,
                 objective=objective,
-                threshold=None if has_new_embeddings else run.threshold(name),  # which no longer fits
+                # The threshold of the run does not fit other embeddings.
+                threshold=None if has_new_embeddings or args.layer is not None else run.threshold(name),
             )
             results[name] = {}
             for variant, encode in encoders.encoders(texts).items():

@@ -42,6 +42,7 @@ from tmft.cli.config_file import expand_config
 from tmft.cli.parser import CommandLineParser, default_command, fields_from_args, run_command
 from tmft.cli.train_options import OBJECTIVE_CONFIGS, Groups, add_train_options, check_train_options
 from tmft.datasets.task_lookup import get_task, read_all_splits, with_available_eval_data
+from tmft.device import choose_device
 from tmft.distributed import Processes, init_distributed
 from tmft.io.paths import PACKAGE_DATA
 from tmft.pretraining.loop import PretrainingRecipe
@@ -71,7 +72,7 @@ def main(argv: list[str] | None = None) -> None:
     if not (args.ckpt or args.from_scratch or args.task in PRETRAINING_TASKS):
         return main(default_command("train.py", FIRST_RUN, argv))
     seeds = list(range(args.num_seeds or 1)) if args.seed is None else [args.seed]
-    processes = init_distributed(args.device)  # one process, unless torchrun started several
+    processes = init_distributed(choose_device(args.device))  # one process, unless torchrun started several
     (pretrain_all if args.task in PRETRAINING_TASKS else fine_tune_all)(args, seeds, processes)
 
 

@@ -289,7 +289,7 @@ def test_the_debiased_values_are_those_of_the_library(checkpoints, root, tmp_pat
     pair = run(tmp_path, a, b, "--debiased", "--all-pairs", "--data-root", root)["pairs"][0]
     texts = [a for a, _, _ in PAIRS] + [b for _, b, _ in PAIRS]
     x, y = (
-        model.embed_token_ids(model.tokenize(texts), all_layers=True)
+        model.embed_token_ids(model.tokenize(texts), model.forward_all_layers)
         for model in map(SentenceEncoder.from_pretrained, (a, b))
     )
     assert pair["debiased"] and np.allclose(pair["matrix"], cka_matrix(x, y, debiased=True), atol=1e-12)

@@ -12,7 +12,7 @@ from tmft.data import SPLITS, Examples, labels_to_targets, read_examples, shuffl
 from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
 from tmft.evaluation.evaluators import EVALUATORS
-from tmft.io.tsv import has_visible_text
+from tmft.io.text import has_visible_text
 from tmft.losses.registry import OBJECTIVES
 from tmft.metrics import METRICS
 from tmft.runs.run_config import FineTuningRecipe

@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 def test_without_torchrun_there_is_a_single_process(monkeypatch):
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    process = init_distributed("cpu")
+    process = init_distributed(CPU)
     assert process == single_process(CPU) and (process.rank, process.world_size) == (0, 1)
 
 
@@ -38,13 +38,12 @@ def test_nccl_is_used_if_each_process_has_its_own_gpu(gpus, local, backend, monk
     environment = {"RANK": 5, "WORLD_SIZE": 2 * local, "LOCAL_RANK": 3, "LOCAL_WORLD_SIZE": local}
     for name, value in environment.items():
         monkeypatch.setenv(name, str(value))
-    monkeypatch.setattr("tmft.distributed.choose_device", torch.device)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(torch.cuda, "set_device", calls.append)
     monkeypatch.setattr(dist, "init_process_group", lambda backend, timeout: calls.append(backend))
     monkeypatch.setattr("atexit.register", lambda *_: None)
     gpu = torch.device("cuda", 3 % gpus)
-    assert init_distributed("cuda") == Processes(5, 2 * local, gpu) and calls == [gpu, backend]
+    assert init_distributed(torch.device("cuda")) == Processes(5, 2 * local, gpu) and calls == [gpu, backend]
 
 
 def test_the_other_processes_enter_after_the_main_process(monkeypatch):
@@ -81,7 +80,7 @@ def test_at_the_end_no_thread_of_the_process_group_is_left(tmp_path):
         "atexit.register(list_threads)\n"  # runs after what init_distributed registers
         "import torch\n"
         "from tmft.distributed import init_distributed\n"
-        "processes = init_distributed('cpu')\n"
+        "processes = init_distributed(torch.device('cpu'))\n"
         "parameter = torch.nn.Parameter(processes.all_reduce_(torch.ones(2)))\n"
         "torch.optim.AdamW([parameter])\n",  # imports torch.distributed.nn
         encoding="utf-8",

@@ -41,7 +41,7 @@ ON_DEMAND = {"matplotlib", "httpx", "huggingface_hub"}  # slow to import, and mo
 
 
 def name_of(path: Path) -> str:
-    """tmft/io/tsv.py -> tmft.io.tsv; tmft/files/__init__.py -> tmft.files"""
+    """tmft/io/text.py -> tmft.io.text; tmft/files/__init__.py -> tmft.files"""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -74,7 +74,7 @@ def on_import(tree: ast.Module) -> ast.Module:
 
 
 def room(module: str) -> str:
-    """tmft.io.tsv -> files; the package itself -> its name"""
+    """tmft.io.text -> io; the package itself -> its name"""
     return module.removeprefix("tmft.").partition(".")[0]
 
 
@@ -158,7 +158,7 @@ BESIDE_THE_PATH = {
     ),
     "what plugs into the loop": (
         "losses.nested training.all_layers training.checkpointing training.freezing training.gradient_cache "
-        "training.gradient_surgery training.model_options training.multitask training.trackers"
+        "training.gradient_surgery training.multitask training.trackers"
     ),
     "rows of more than 512 tokens": "models.attention",
     "files of checkpoints": (

@@ -13,9 +13,8 @@ from conftest import ROOT, SENTENCES, VOCABULARY, assert_same_embeddings, embed_
 
 from tmft import InputError, SentenceEncoder
 from tmft.embedding.modules import Dense
-from tmft.packing import pack
+from tmft.packing import length_bucketed_batches, pack
 from tmft.pooling import POOLINGS, required_components
-from tmft.speed.length_buckets import length_bucketed_batches
 
 DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": "c2p|p2c"}
 
@@ -42,7 +41,7 @@ def test_the_embeddings_of_the_tiny_model_differ():
 def test_all_layers_in_one_pass_equal_each_truncated_model(tiny_folder):
     model = SentenceEncoder.from_pretrained(tiny_folder)
     ids = model.tokenize(SENTENCES)
-    states = model.embed_token_ids(ids, all_layers=True)
+    states = model.embed_token_ids(ids, model.forward_all_layers)
     assert states.shape == (5, len(SENTENCES), 24)
     for layer in range(5):
         expected = SentenceEncoder.from_pretrained(tiny_folder, layer).embed_token_ids(ids)
@@ -92,12 +91,13 @@ def test_long_sentences_are_truncated_and_counted_in_one_line(caplog, monkeypatc
 def test_an_empty_result_has_the_dimensions_of_any_other(all_layers):
     model = tiny_model()
     model.head_modules.append(Dense(24, 6))
-    some, none = (model.embed_token_ids(ids, all_layers) for ids in (model.tokenize(SENTENCES), []))
+    forward = model.forward_all_layers if all_layers else None
+    some, none = (model.embed_token_ids(ids, forward) for ids in (model.tokenize(SENTENCES), []))
     assert none.shape[:-2] == some.shape[:-2] and none.shape[-2:] == (0, 6)
     assert model.encode([]).shape == (0, 6)
 
 
-def test_map_batches_returns_the_results_of_any_function_in_input_order():
+def test_embed_token_ids_returns_the_results_of_any_function_in_input_order():
     """Here, for each sentence, the number of its tokens and the number of sentences in its batch."""
     model = tiny_model()
     ids = model.tokenize([*SENTENCES, "music", *SENTENCES[::-1]])
@@ -106,7 +106,7 @@ def test_map_batches_returns_the_results_of_any_function_in_input_order():
         counts = torch.bincount(batch.sentence_ids.flatten(), minlength=batch.num_sentences + 1)[1:]
         return torch.stack([counts, torch.full_like(counts, batch.num_sentences)])[..., None].float()
 
-    result = model.map_batches(ids, lengths)
+    result = model.embed_token_ids(ids, lengths)
     assert result.shape == (2, 11, 1)
     assert result[0].flatten().tolist() == [len(sentence) for sentence in ids]
     assert set(result[1].flatten().tolist()) == {5}  # distinct sentences: repeated ones are computed once
@@ -277,6 +277,12 @@ def test_the_vectors_of_several_poolings_are_concatenated(pooling):
         parts.append(model.encode(SENTENCES))
     model.pooling = pooling
     assert np.array_equal(model.encode(SENTENCES), np.concatenate(parts, axis=1))
+
+
+def test_modules_for_embeddings_of_another_width_are_refused():
+    tiny = tiny_model()
+    with pytest.raises(InputError, match="the model has a Dense for embeddings of 48 dimensions, but gets"):
+        SentenceEncoder(tiny.encoder, tiny.tokenizer, modules=[Dense(48, 8)])
 
 
 # -------------------------------------------------------------------------------------------- from_pretrained

@@ -16,6 +16,7 @@ import train
 from tmft import InputError, SentenceEncoder, fine_tune
 from tmft.cli.config_file import read_options
 from tmft.data import DATA_FOLDER
+from tmft.evaluation.static_models import random_static_model
 from tmft.losses.cosine import CosineBCE, CosineMSE
 from tmft.metrics import cosines, spearman
 from tmft.reports.run_commands import option_words
@@ -305,6 +306,15 @@ def test_a_pooling_that_was_saved_and_takes_no_weights_is_refused(arguments, tin
         train.main([*arguments, "--ckpt", str(tmp_path / "cls"), "--token-weights", "idf"])
     message = "--token-weights idf have no effect with --pooling cls: choose pooling mean"
     assert error.value.as_cli_message() == message
+
+
+def test_a_static_model_that_could_not_be_saved_is_refused_before_it_is_trained(
+    arguments, tiny_folder, tmp_path, capsys
+):
+    random_static_model(SentenceEncoder.from_pretrained(tiny_folder), 8).save_pretrained(tmp_path / "static")
+    with pytest.raises(InputError, match="static model can be saved with the plain mean only"):
+        train.main([*arguments, "--ckpt", str(tmp_path / "static"), "--token-weights", "idf"])
+    assert "epoch" not in capsys.readouterr().out
 
 
 # -------------------------------------------------------------------------------------- what can happen

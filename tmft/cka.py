@@ -86,7 +86,7 @@ def cka_matrix(x: Tensor, y: Tensor, debiased: bool = False) -> Tensor:
     >>> from tmft import SentenceEncoder
     >>> model = SentenceEncoder.from_pretrained("data/twins/mlm", layer=2)
     >>> token_ids = model.tokenize(["A man plays.", "Dogs sleep.", "She eats.", "It rains again."])
-    >>> layers = model.embed_token_ids(token_ids, all_layers=True)  # (3, 4, 128)
+    >>> layers = model.embed_token_ids(token_ids, model.forward_all_layers)  # (3, 4, 128)
     >>> cka_matrix(layers, layers).diagonal().round(decimals=4).tolist()
     [1.0, 1.0, 1.0]
     """

@@ -17,7 +17,7 @@ from torch import Tensor
 from tmft.errors import InputError
 from tmft.io.files import DIGEST_LENGTH, is_file, matching_paths
 from tmft.io.paths import DATA_FOLDER, PACKAGE_DATA
-from tmft.io.tsv import has_visible_text, parse_number, read_table
+from tmft.io.text import has_visible_text, parse_number, read_table
 from tmft.tasks import CLASSES_FROM_FILE, PAIR_COLUMNS, Task
 
 SPLITS = ("train", "dev", "test")

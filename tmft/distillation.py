@@ -42,7 +42,6 @@ from tmft.serving.vocabulary_pruning import (
 )
 from tmft.tasks import TASKS
 from tmft.training.loop import Recipe, fit
-from tmft.training.model_options import apply_training_options
 from tmft.training.task import TrainingTask
 
 HEAD_SIZE = 32  # dimensions of an attention head of a narrow student, as in all-MiniLM-L6-v2
@@ -97,7 +96,8 @@ def distill(
     torch.manual_seed(seed)
     if hidden_size is None:
         student = deepcopy(teacher).float()
-        apply_training_options(student, None, (), None, evenly_spaced(layers, len(teacher.encoder.layers)))
+        student.encoder.keep_layers(evenly_spaced(layers, len(teacher.encoder.layers)))
+        student.check_can_be_saved()
         if vocab_size is not None:
             student = prune_vocabulary(student, lines, vocab_size)
     else:
@@ -216,7 +216,7 @@ def token_embeddings(teacher: SentenceEncoder, ids: Sequence[int]) -> Tensor:
     special = tokenizer.encode_batch([""], add_special_tokens=tokenizer.add_special_tokens)[0]
     before, _ = tokenizer.num_special_tokens
     prefix, suffix = special[:before], special[before:]
-    return teacher.map_batches([[*prefix, id, *suffix] for id in ids], teacher, True)
+    return teacher.embed_token_ids([[*prefix, id, *suffix] for id in ids], show_progress_bar=True)
 
 
 def principal_components(vectors: Tensor, weights: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -26,7 +26,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from tmft.device import choose_device
 from tmft.errors import InputError, describe_error
 
 T = TypeVar("T")
@@ -157,21 +156,20 @@ def single_process(device: torch.device) -> Processes:
     return Processes(0, 1, device)
 
 
-def init_distributed(device: str) -> Processes:
+def init_distributed(device: torch.device) -> Processes:
     """Connect this process with the others that torchrun started, and return them as Processes.
 
-    Without torchrun, Processes of this single process are returned. device: name of a device, see
-    `choose_device`; on GPUs each process gets the one with its LOCAL_RANK. The backend is nccl if each
-    process has a GPU of its own; it is gloo on CPUs, and if processes share a GPU, which nccl does not allow.
+    Without torchrun, Processes of this single process are returned. device: on GPUs each process gets the one
+    with its LOCAL_RANK. The backend is nccl if each process has a GPU of its own; it is gloo on CPUs, and if
+    processes share a GPU, which nccl does not allow.
     """
     world_size, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
-    torch_device = choose_device(device)
     if world_size == 1:
-        return single_process(torch_device)
+        return single_process(device)
     backend, local_world_size = "gloo", int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
-    if torch_device.type == "cuda":
-        torch_device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-        torch.cuda.set_device(torch_device)
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        torch.cuda.set_device(device)
         backend = "nccl" if local_world_size <= torch.cuda.device_count() else "gloo"
     if not dist.is_initialized():
         # Some functions of torch.distributed.nn have the group of all processes as the default of a
@@ -182,4 +180,4 @@ def init_distributed(device: str) -> Processes:
 
         dist.init_process_group(backend, timeout=PROCESS_GROUP_TIMEOUT)
         atexit.register(dist.destroy_process_group)
-    return Processes(rank, world_size, torch_device)
+    return Processes(rank, world_size, device)

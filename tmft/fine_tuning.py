@@ -20,8 +20,7 @@ from tmft.distributed import single_process
 from tmft.errors import InputError, check_choice, check_range, did_you_mean, short_repr
 from tmft.formatting import mean_and_std
 from tmft.io.atomic import write_file
-from tmft.io.text import read_lines
-from tmft.io.tsv import read_table
+from tmft.io.text import read_lines, read_table
 from tmft.losses.registry import OBJECTIVES
 from tmft.reports.plots import draw_epoch_curves, draw_score_by_layer
 from tmft.runs.fine_tune import fine_tune as run_fine_tuning

@@ -26,7 +26,7 @@ from tmft.checkpoints.st_folder import (
     ModelSettings,
     check_static_config,
     default_pooling,
-    write_st_folder,
+    settings_to_files,
 )
 from tmft.checkpoints.tokenizers import Tokenizer, check_vocab_size, load_tokenizer, resolve_max_length
 from tmft.device import progress_bar
@@ -58,9 +58,8 @@ from tmft.errors import InputError, check_choice, check_range, short_repr
 from tmft.io.atomic import replacing_files, write_file
 from tmft.models.base import BaseEncoder
 from tmft.models.registry import FAMILIES
-from tmft.packing import PACKED_LENGTH, PackedBatch, TokenizedCorpus, pack
+from tmft.packing import PACKED_LENGTH, PackedBatch, TokenizedCorpus, length_bucketed_batches, pack
 from tmft.pooling import parse_pooling, pooling_functions, required_components
-from tmft.speed.length_buckets import length_bucketed_batches
 from tmft.speed.prepacked_weights import fast_encoding, prepacked_weights
 
 MAX_READS = 5  # times that a model is read until its files belong together
@@ -178,10 +177,9 @@ class SentenceEncoder(nn.Module):
         >>> len(model.encoder.layers), model.dimensions
         (4, 128)
         """
-        layers = parse_layer_mix(layer)
         for _ in range(1 if isinstance(checkpoint, ModelFolder) else MAX_READS):
             folder = ModelFolder.open(checkpoint, weights=init == "pretrained")
-            model = cls._from_folder(folder, layers, pooling, max_length, init, dtype)
+            model = cls._from_folder(folder, layer, pooling, max_length, init, dtype)
             if folder.is_unchanged():
                 return model
         raise InputError(f"{folder.name} was changed while it was read: try again when it is complete")
@@ -190,7 +188,7 @@ class SentenceEncoder(nn.Module):
     def _from_folder(
         cls,
         folder: ModelFolder,
-        layers: tuple[int, ...] | None,
+        layer: int | str | None,
         pooling: str | None,
         max_length: int | None,
         init: str,
@@ -208,13 +206,13 @@ class SentenceEncoder(nn.Module):
             )
 
         tokenizer = load_tokenizer(folder, saved.lower_case, saved.max_length)
+        components = required_components(pooling)
+        layers = parse_layer_mix(saved.layer_mix if layer is None else layer)
+        highest = None if layer is None or layers is None else max(0, *layers)
         load = random_encoder_with_report if init == "random" else load_encoder_with_report
-        num_layers = max(0, *layers) if layers else None
-        encoder, report = load(folder, num_layers, required_components(pooling), dtype)
+        encoder, report = load(folder, highest, components, dtype)
         num_layers, full_depth = len(encoder.layers), encoder.config.num_hidden_layers
-        if layers is None:
-            layers = parse_layer_mix(saved.layer_mix)
-        elif layers == (num_layers,):
+        if layers == (num_layers,):
             layers = None  # the last hidden state
         modules = load_modules(saved.modules)
         if num_layers < full_depth and any(isinstance(module, Dense) for module in modules):
@@ -476,7 +474,7 @@ class SentenceEncoder(nn.Module):
             if truncate_dim < self.dimensions and not normalize_embeddings:
                 self.warn_about_lengths()
         token_ids = self.tokenize(texts, prompt, prompt_name)
-        embeddings = self.map_batches(token_ids, forward, bool(show_progress_bar))
+        embeddings = self.embed_token_ids(token_ids, forward, bool(show_progress_bar))
         check_finite_embeddings(embeddings, texts)
         embeddings = embeddings[:, :truncate_dim]
         if normalize_embeddings:
@@ -559,16 +557,36 @@ class SentenceEncoder(nn.Module):
         )
         return (query, document) if query or document else (self.prompt, self.prompt)
 
+    @torch.inference_mode()
     def embed_token_ids(
-        self, token_ids: Sequence[Sequence[int]], all_layers: bool = False, show_progress_bar: bool = False
+        self,
+        token_ids: Sequence[Sequence[int]],
+        forward: Callable[[PackedBatch], Tensor] | None = None,
+        show_progress_bar: bool = False,
     ) -> Tensor:
-        """Return the embeddings of N tokenized sentences: (N, D) float32, on the CPU.
+        """Return the embeddings of N tokenized sentences: (N, D) float32, on the CPU, in input order.
 
-        token_ids: the result of tokenize. all_layers: return the embeddings from each of the hidden states 0
-        .. l instead, (l + 1, N, D), see forward_all_layers. show_progress_bar: draw a progress bar on stderr,
-        if it is a terminal.
+        token_ids: the result of tokenize. forward: what is computed instead, a function of a packed batch of
+        S sentences with a result (..., S, D), such as forward_all_layers; the result is then (..., N, D).
+        show_progress_bar: draw a progress bar on stderr, if it is a terminal.
+        Dropout is off and no gradients are computed. Sentences with the same tokens are computed once. This
+        saves time, and their embeddings are then equal to the last bit; otherwise the last bits could depend
+        on the place of a sentence in its batch.
         """
-        return self.map_batches(token_ids, self.forward_all_layers if all_layers else self, show_progress_bar)
+        if not token_ids:
+            return self.embed_token_ids([[self.tokenizer.pad_id]], forward)[..., :0, :]
+        distinct = list(dict.fromkeys(map(tuple, token_ids)))
+        outputs: list[Tensor] = []
+        hidden_size = self.encoder.config.hidden_size
+        output_index: dict[tuple[int, ...], int] = {}  # token ids -> index in the concatenation of outputs
+        bar = progress_bar(len(distinct), "sentences", show_progress_bar, desc="encode")
+        with bar, self.evaluation_mode(), fast_encoding(self.encoder, distinct, hidden_size):
+            for indices, batch in self.packed_batches(distinct):
+                outputs.append((forward or self)(batch).cpu())
+                for index in indices:
+                    output_index[distinct[index]] = len(output_index)
+                bar.update(len(indices))
+        return torch.cat(outputs, dim=-2)[..., [output_index[tuple(ids)] for ids in token_ids], :]
 
     @contextmanager
     def evaluation_mode(self) -> Iterator[None]:
@@ -602,36 +620,6 @@ class SentenceEncoder(nn.Module):
         with prepacked_weights(self.encoder):
             yield
 
-    @torch.inference_mode()
-    def map_batches(
-        self,
-        token_ids: Sequence[Sequence[int]],
-        forward: Callable[[PackedBatch], Tensor],
-        show_progress_bar: bool = False,
-    ) -> Tensor:
-        """Apply a function to N tokenized sentences in packed batches and return the results in input order.
-
-        token_ids: the result of tokenize. forward: maps a packed batch of S sentences to a tensor (..., S,
-        D), such as the model itself. show_progress_bar: draw a progress bar on stderr, if it is a terminal.
-        The result is (..., N, D), on the CPU. Dropout is off and no gradients are computed. Sentences with
-        the same tokens are computed once. This saves time, and their embeddings are then equal to the last
-        bit; otherwise the last bits could depend on the place of a sentence in its batch.
-        """
-        if not token_ids:
-            return self.map_batches([[self.tokenizer.pad_id]], forward)[..., :0, :]
-        distinct = list(dict.fromkeys(map(tuple, token_ids)))
-        outputs: list[Tensor] = []
-        hidden_size = self.encoder.config.hidden_size
-        output_index: dict[tuple[int, ...], int] = {}  # token ids -> index in the concatenation of outputs
-        bar = progress_bar(len(distinct), "sentences", show_progress_bar, desc="encode")
-        with bar, self.evaluation_mode(), fast_encoding(self.encoder, distinct, hidden_size):
-            for indices, batch in self.packed_batches(distinct):
-                outputs.append(forward(batch).cpu())
-                for index in indices:
-                    output_index[distinct[index]] = len(output_index)
-                bar.update(len(indices))
-        return torch.cat(outputs, dim=-2)[..., [output_index[tuple(ids)] for ids in token_ids], :]
-
     def packed_batches(self, token_ids: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], PackedBatch]]:
         """Yield pairs (indices, batch): a packed batch on the model's device, and which sentences it holds.
 
@@ -661,8 +649,8 @@ class SentenceEncoder(nn.Module):
         >>> bool(model.token_weights.table[man] > model.token_weights.table[a])
         True
         """
-        prompt = Prompt(self.prompt, self.tokenizer)
         token_ids = None if texts is None else self.tokenize(texts)
+        prompt = Prompt(self.prompt, self.tokenizer)
         weights = make_token_weights(
             name, prompt, self.encoder.config.vocab_size, token_ids, pooling=self.pooling
         )
@@ -718,12 +706,12 @@ class SentenceEncoder(nn.Module):
         pooled_width = layer_mix_width(self.layers, self.encoder.config)
         padding_side = FAMILIES[self.encoder.config.model_type].padding_side
         tokenizer_files = self.tokenizer.to_files(self.max_length, padding_side)
+        is_static, vocabulary = not self.tokenizer.add_special_tokens, self.tokenizer.vocabulary
+        settings_files = settings_to_files(settings, pooled_width, vocabulary, is_static, dtype)
         with replacing_files(folder, stale=ST_CONFIG_FILES) as new:
             save_encoder(self.encoder, new, dtype=dtype)
-            for name, content in tokenizer_files.items():
+            for name, content in (tokenizer_files | settings_files).items():
                 write_file(new / name, content)
-            is_static = not self.tokenizer.add_special_tokens
-            write_st_folder(new, settings, pooled_width, self.tokenizer.vocabulary, is_static, dtype)
             write_file(new / "README.md", self.model_card())
 
     def check_can_be_saved(self) -> None:

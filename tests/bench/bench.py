@@ -168,7 +168,7 @@ def bench_pretrain(args) -> None:
             changed = replace(recipe, precision=precision)
 
             def run():
-                processes = init_distributed("cpu")
+                processes = init_distributed(torch.device("cpu"))
                 checkpoint = TrainingCheckpoint(Path(scratch) / "state.pt", {}, processes)
                 *_, last = fit(model, corpus, masking, changed, 0, processes, checkpoint)
                 checkpoint.remove()

@@ -117,7 +117,7 @@ def main(mode: str, device: str) -> None:
         dist.init_process_group("nccl" if device == "cuda" else "gloo")
         processes = Processes(0, OneAsSeveral(1), torch.device(device))
     else:
-        processes = init_distributed(device)
+        processes = init_distributed(torch.device(device))
     result = {"wrong": count_wrong_collectives(processes)} | learn_together(processes)
     if processes.rank == 0:
         Path(os.environ[RESULT_FILE]).write_text(json.dumps(result), encoding="utf-8")

@@ -28,6 +28,7 @@ from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import Examples
 from tmft.datasets.task_lookup import get_task
 from tmft.distributed import single_process
+from tmft.embedding.modules import make_projection
 from tmft.errors import InputError, describe_error
 from tmft.formatting import markdown_table
 from tmft.losses.cosine import CosineMSE
@@ -45,7 +46,6 @@ from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import Task
 from tmft.training.checkpointing import TrainingCheckpoint
 from tmft.training.loop import fit
-from tmft.training.model_options import add_projection
 from tmft.training.multitask import make_training_tasks
 from tmft.training.optimizers import OPTIMIZERS, MixedPrecision, parameter_groups
 from tmft.training.task import PackedEmbedder
@@ -148,7 +148,7 @@ def right(bench) -> dict:
         checks.add(f"embeddings, pooling {name}", 1e-4, lambda m=model: embedding_error(m, pairs, device))
     weighted = make_model(ELECTRA)
     weighted.set_token_weights("idf", pairs.sentences)
-    add_projection(weighted, 16)
+    weighted.head_modules = make_projection(weighted.head_modules, weighted.dimensions, 16)
     checks.add("embeddings, idf and a projection", 1e-4, lambda: embedding_error(weighted, pairs, device))
 
     small = make_model(ELECTRA | {"num_hidden_layers": 2})

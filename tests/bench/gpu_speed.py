@@ -42,7 +42,7 @@ from tmft.formatting import markdown_table
 from tmft.models.base import block_diagonal_mask
 from tmft.models.bert import SelfAttention
 from tmft.models.registry import config_from_dict
-from tmft.packing import PACKED_LENGTH, pack
+from tmft.packing import PACKED_LENGTH, length_bucketed_batches, pack
 from tmft.pretraining.corpus import tokenize_files
 from tmft.pretraining.loop import PretrainingRecipe
 from tmft.pretraining.loop import fit as pretrain_fit
@@ -50,7 +50,6 @@ from tmft.pretraining.masking import Masking
 from tmft.runs.pretrain import from_checkpoint
 from tmft.runs.run_config import PretrainingConfig
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.speed.length_buckets import length_bucketed_batches
 from tmft.training.checkpointing import TrainingCheckpoint
 from tmft.training.optimizers import MixedPrecision
 

@@ -51,7 +51,6 @@ from tmft.reports.drawing import line_style, save_figure
 from tmft.serving.quantization import set_encode_precision
 from tmft.tasks import TASKS
 from tmft.training.loop import fit
-from tmft.training.model_options import apply_training_options
 from tmft.training.task import TrainingTask
 
 LINES = 5_000
@@ -72,7 +71,7 @@ def all_subsets(num_layers: int) -> Iterator[Subset]:
 def keep(model: SentenceEncoder, subset: Subset) -> SentenceEncoder:
     """Return a copy of the model with these layers only."""
     smaller = deepcopy(model)
-    apply_training_options(smaller, None, (), None, subset)
+    smaller.encoder.keep_layers(subset)
     return smaller
 
 
@@ -204,8 +203,8 @@ def collect_evidence(
         return torch.stack([mean_pooling(hidden, batch) for hidden in states])
 
     token_ids = model.tokenize(sentences)
-    influence = model.map_batches(token_ids, changes).mean((1, 2))
-    return Evidence(untrained, model.map_batches(token_ids, means), influence)
+    influence = model.embed_token_ids(token_ids, changes).mean((1, 2))
+    return Evidence(untrained, model.embed_token_ids(token_ids, means), influence)
 
 
 def keep_highest(values: torch.Tensor, size: int) -> Subset:

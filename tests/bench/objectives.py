@@ -100,9 +100,10 @@ def quantities(folder: Path, ancestor: Path, data: dict[str, Examples]) -> dict[
 
     def embeddings(encoder: SentenceEncoder, split: str) -> list:
         sentences = list(dict.fromkeys(data[split].sentences))
-        return list(encoder.embed_token_ids(encoder.tokenize(sentences), all_layers=True))
+        return list(encoder.embed_token_ids(encoder.tokenize(sentences), encoder.forward_all_layers))
 
-    u, v = (model.embed_token_ids(model.tokenize(column), all_layers=True) for column in data["test"].texts)
+    token_ids = map(model.tokenize, data["test"].texts)
+    u, v = (model.embed_token_ids(column, model.forward_all_layers) for column in token_ids)
     labels = data["test"].labels
     pairs = zip(embeddings(model, "dev"), embeddings(other, "dev"), strict=True)
     probes = probe_layers(model, sorted(set(data["train"].texts[0])), load_generator(str(ancestor), model))

@@ -85,7 +85,7 @@ def test_a_shipped_checkpoint_has_the_measured_scores_without_fine_tuning(object
     task = get_task("stsb", data_root=str(real_data))
     pairs = read_examples(task, "test")
     model = SentenceEncoder.from_pretrained(ROOT / f"data/twins/mlm-then-{objective}", pooling="mean")
-    u, v = (model.embed_token_ids(model.tokenize(column), all_layers=True) for column in pairs.texts)
+    u, v = (model.embed_token_ids(model.tokenize(column), model.forward_all_layers) for column in pairs.texts)
     scores = [100 * spearman(layer, pairs.labels) for (layer,) in zip(cosines(u, v), strict=True)]
     measured = [seeds[0] for seeds in CONTENT["quantities"][FROZEN][objective]]
     assert scores == pytest.approx(measured, abs=0.01)

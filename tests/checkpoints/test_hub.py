@@ -19,8 +19,7 @@ from processes import run_forked
 from safetensors.torch import save_file
 
 import tmft.checkpoints.hub
-from tmft.checkpoints.hub import HubRepository, is_hub_id
-from tmft.checkpoints.known_checkpoints import KNOWN_CHECKPOINTS
+from tmft.checkpoints.hub import KNOWN_CHECKPOINTS, HubRepository, is_hub_id
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.embedding.modules import Dense, Normalize
 from tmft.embedding.token_weights import TokenWeights

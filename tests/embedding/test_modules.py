@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from conftest import SENTENCES, tiny_model
 
 from tmft.checkpoints.st_folder import SavedModule
 from tmft.embedding.modules import (
@@ -13,6 +14,7 @@ from tmft.embedding.modules import (
     LayerNorm,
     Normalize,
     load_modules,
+    make_projection,
 )
 from tmft.errors import InputError
 
@@ -105,3 +107,24 @@ def test_a_module_that_does_not_fit_its_weights_is_an_error(settings, weights):
     ) as error:
         load_modules([SavedModule("Dense", settings, weights, "x/2_Dense")])
     assert "\n" not in str(error.value)
+
+
+def test_a_projection_is_a_linear_map_and_normalize():
+    model = tiny_model()
+    model.head_modules = make_projection(model.head_modules, model.dimensions, 10)
+    assert [type(module).__name__ for module in model.head_modules] == ["Dense", "Normalize"]
+    assert model.dimensions == 10 and model.head_modules[0].bias is None
+    norms = torch.from_numpy(model.encode(SENTENCES)).norm(dim=1)
+    torch.testing.assert_close(norms, torch.ones(len(SENTENCES)))
+
+
+def test_a_projection_of_the_same_dimensions_is_added_once_and_another_is_an_error():
+    model = tiny_model()
+    model.head_modules = make_projection(model.head_modules, model.dimensions, 10)
+    weight = model.head_modules[0].weight
+    model.head_modules = make_projection(model.head_modules, model.dimensions, 10)
+    assert len(model.head_modules) == 2 and model.head_modules[0].weight is weight
+    with pytest.raises(
+        InputError, match="projection 12: .* has Dense and Normalize to 10 dimensions already"
+    ):
+        make_projection(model.head_modules, model.dimensions, 12, model.source)

@@ -255,7 +255,8 @@ def test_whitened_embeddings_of_minilm_have_unit_covariance_in_float32(minilm, r
     model = SentenceEncoder.from_pretrained(minilm)
     examples = read_examples(get_task("stsb", data_root=str(real_data)), "test")
     model.head_modules = torch.nn.Sequential()
-    states = model.embed_token_ids(model.tokenize(list(dict.fromkeys(examples.sentences))), all_layers=True)
+    token_ids = model.tokenize(list(dict.fromkeys(examples.sentences)))
+    states = model.embed_token_ids(token_ids, model.forward_all_layers)
     kept = []
     for x in states:
         y = mapped("whiten", x)

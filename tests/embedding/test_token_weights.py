@@ -288,10 +288,10 @@ def test_poolings_without_a_mean_ignore_weights(pooling):
 
 def test_all_layers_are_pooled_with_the_weights():
     model = weighted("no-special")
-    states = model.embed_token_ids(model.tokenize(SENTENCES), all_layers=True)
+    states = model.embed_token_ids(model.tokenize(SENTENCES), model.forward_all_layers)
     assert_same_embeddings(states[-1].numpy(), model.encode(SENTENCES), 1e-6)
     plain = tiny_model()
-    assert (states - plain.embed_token_ids(plain.tokenize(SENTENCES), all_layers=True)).abs().amax(
+    assert (states - plain.embed_token_ids(plain.tokenize(SENTENCES), plain.forward_all_layers)).abs().amax(
         (1, 2)
     ).min() > 0.1
 

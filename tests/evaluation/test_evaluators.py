@@ -166,10 +166,10 @@ def test_each_sentence_is_encoded_once_for_all_layers_and_calls(layers, monkeypa
     model, ids, states = tiny_model(), [], []
     embed = model.embed_token_ids
 
-    def counting(token_ids, all_layers=False, **how):
+    def counting(token_ids, forward=None, **how):
         ids.extend(map(tuple, token_ids))
-        states.append(all_layers)
-        return embed(token_ids, all_layers, **how)
+        states.append(forward is not None)
+        return embed(token_ids, forward, **how)
 
     monkeypatch.setattr(model, "embed_token_ids", counting)
     cache = LayerCache(model, layers)

@@ -12,7 +12,7 @@ from tmft.embedding.token_weights import TokenWeights
 from tmft.errors import InputError
 from tmft.evaluation.static_models import (
     INIT_STD,
-    mean_word_vectors,
+    mean_vectors_in_text,
     random_word_vectors,
     static_encoder,
     without_special_tokens,
@@ -94,39 +94,23 @@ def test_unknown_words_get_the_vector_of_unk():
 
 def test_a_static_model_is_one_layer_of_all():
     model = static_model()
-    states = model.embed_token_ids(model.tokenize(SENTENCES), all_layers=True)
+    states = model.embed_token_ids(model.tokenize(SENTENCES), model.forward_all_layers)
     assert states.shape == (1, 5, 8)
     assert np.array_equal(states[0].numpy(), model.encode(SENTENCES))
 
 
-# ------------------------------------------------------------------------------------------ mean_word_vectors
+# --------------------------------------------------------------------------------------- mean_vectors_in_text
 
 
-def contextual(model: SentenceEncoder):
-    """-> rows to all hidden states, in no gradient"""
-
-    @torch.inference_mode()
-    def states(rows):
-        return model.encoder.hidden_states(*rows.inputs)
-
-    return states
-
-
-@pytest.fixture(scope="module")
-def corpus():
-    """-> a model, the token ids of texts, batches of them as rows"""
+def test_the_sum_of_counts_times_means_is_the_sum_of_all_contextual_vectors():
+    """In float64; the table itself is float32, so each word is multiplied as it was rounded."""
     model = tiny_model(model_type="bert")
     texts = [*SENTENCES, "a man eats", "the cat, the dog, the man", *("music " * n for n in range(1, 9))]
+    table = mean_vectors_in_text(model, texts, lambda batch: model.encoder.hidden_states(*batch.inputs))
     ids = model.tokenize(texts)
-    return model, ids, [pack(ids[start : start + 4], 24) for start in range(0, len(ids), 4)]
-
-
-def test_the_sum_of_counts_times_means_is_the_sum_of_all_contextual_vectors(corpus):
-    """In float64; the table itself is float32, so each word is multiplied as it was rounded."""
-    model, ids, batches = corpus
-    table = mean_word_vectors(batches, contextual(model), V)
     counts = torch.bincount(torch.tensor([id for sentence in ids for id in sentence]), minlength=V).double()
-    alone = [contextual(model)(pack([sentence], len(sentence))) for sentence in ids]
+    with torch.inference_mode():
+        alone = [model.encoder.hidden_states(*pack([one], len(one)).inputs) for one in ids]
     for layer in range(5):
         total = torch.cat([states[layer][0] for states in alone]).double()
         found = (counts[:, None] * table[layer].double()).sum(0)
@@ -134,27 +118,37 @@ def test_the_sum_of_counts_times_means_is_the_sum_of_all_contextual_vectors(corp
 
 
 def test_the_mean_of_each_word_by_hand():
-    rows = pack([[2, 5, 5], [5, 7]], packed_length=8)
-    hidden = torch.arange(16.0).view(1, 8, 2)  # at place n: 2n, 2n + 1; places 5 to 7 are padding
-    table = mean_word_vectors([rows], lambda rows: [hidden], 9)
-    expected = torch.zeros(1, 9, 2)
-    expected[0, 2] = torch.tensor([0.0, 1])
-    expected[0, 5] = torch.tensor([4.0, 5])  # of places 1, 2, 3
-    expected[0, 7] = torch.tensor([8.0, 9])
-    torch.testing.assert_close(table, expected, rtol=0, atol=0)
+    """Padding, in the last places of the row, is no word, and a word that does not occur is a zero."""
+    model = tiny_model()
+    [[cls, man, sep]] = model.tokenize(["man"])
+    batches = []
+
+    def number_places(batch):  # at place n: 2n, 2n + 1
+        batches.append(batch)
+        return [torch.arange(2.0 * batch.input_ids.numel()).view(*batch.input_ids.shape, 2)]
+
+    table = mean_vectors_in_text(model, ["man", "man man"], number_places)
+    [batch] = batches
+    expected = torch.zeros(1, V, 2)
+    for id in (cls, man, sep):
+        places = (batch.input_ids.flatten() == id).nonzero().flatten().tolist()
+        expected[0, id] = torch.tensor([2 * sum(places) / len(places), 2 * sum(places) / len(places) + 1])
+    torch.testing.assert_close(table, expected, rtol=0, atol=1e-6)
 
 
-def test_a_million_vectors_are_summed_in_float64():
-    """In float32 each of a million additions rounds; in float64 the mean of equal numbers is that number."""
-    rows = pack([[5] * 4096 for _ in range(64)], 4096)
-    hidden = torch.full((64, 4096, 1), 0.1)
-    table = mean_word_vectors([rows] * 4, lambda rows: [hidden], 6)
-    assert table[0, 5].item() == torch.tensor(0.1).item()
+def test_many_vectors_are_summed_in_float64():
+    """In float32 each of many additions rounds; in float64 the mean of equal numbers is that number."""
+    model = tiny_model()
+    table = mean_vectors_in_text(
+        model, ["man " * 60] * 1000, lambda batch: [torch.full((*batch.input_ids.shape, 1), 0.1)]
+    )
+    man = model.tokenize(["man"])[0][1]
+    assert table[0, man].item() == torch.tensor(0.1).item()
 
 
 def test_an_empty_text_is_an_error():
-    with pytest.raises(InputError):
-        mean_word_vectors([], lambda rows: [], 9)
+    with pytest.raises(InputError, match="the text for static embeddings is empty"):
+        mean_vectors_in_text(tiny_model(), [], lambda batch: [])
 
 
 # ------------------------------------------------------------------------------------------------ save, load

@@ -17,7 +17,7 @@ from tmft.datasets.task_lookup import get_task, read_split
 from tmft.distributed import single_process
 from tmft.errors import InputError
 from tmft.io.files import is_file, is_folder, matching_paths
-from tmft.io.tsv import read_table
+from tmft.io.text import read_table
 from tmft.runs.bootstrap import read_predictions
 from tmft.runs.pretrain import text_digests
 from tmft.runs.result_schema import read_result

@@ -31,7 +31,6 @@ from tmft.models.rotary_transformer import FULL, SLIDING
 from tmft.packing import pack
 from tmft.pretraining.heads import MaskedLM, read_mlm_head
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.training.model_options import apply_training_options
 
 SIZES = {
     "vocab_size": len(VOCABULARY),
@@ -444,7 +443,7 @@ def test_files_with_split_matrices_say_how_to_save_them_again(family, tmp_path):
 
 def test_the_first_layer_cannot_be_removed_because_it_has_no_norm():
     with pytest.raises(InputError, match="must include layer 0: it is the only one without a norm before"):
-        apply_training_options(tiny_model(**MODERNBERT), None, [], None, keep_layers=[1, 2])
+        tiny_model(**MODERNBERT).encoder.keep_layers([1, 2])
 
 
 def test_transformers_cannot_open_0_layers_and_tmft_can(tmp_path):

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from conftest import (
+    ROOT,
     VOCABULARY,
     padded,
     store_weights,
@@ -357,3 +358,10 @@ def test_a_text_may_have_any_length_and_the_default_limit_is_512_tokens():
     assert said == [512, 4000]
     model.tokenizer.max_length = 256
     assert SentenceEncoder(model.encoder, model.tokenizer).max_length == 256
+
+
+def test_the_first_layer_of_a_t5_cannot_be_removed():
+    model = SentenceEncoder.from_pretrained(ROOT / "data/twins/t5")
+    with pytest.raises(InputError, match="keep_layers must include layer 0: .* add 0") as error:
+        model.encoder.keep_layers([1])
+    assert error.value.parameters == ("keep_layers",)

@@ -233,7 +233,7 @@ def test_the_decoder_is_not_loaded_for_another_pooling(folder):
 
 def test_every_layer_is_read_by_the_decoder(folder):
     model = SentenceEncoder.from_pretrained(folder, pooling="decoder")
-    every = model.embed_token_ids(model.tokenize(SENTENCES), all_layers=True)
+    every = model.embed_token_ids(model.tokenize(SENTENCES), model.forward_all_layers)
     for layer, expected in enumerate(every):
         found = SentenceEncoder.from_pretrained(folder, layer, "decoder").encode(SENTENCES)
         np.testing.assert_allclose(found, expected.numpy(), atol=1e-5, rtol=0)

@@ -22,10 +22,15 @@ from tmft.errors import InputError
 from tmft.formatting import to_json
 from tmft.reports.report import make_report
 from tmft.runs import bootstrap
-from tmft.runs.fine_tuned_run import FineTunedRun
 from tmft.runs.result_schema import FORMAT, MAX_NUMBER, read_result
 from tmft.runs.run_folder import load_finished_result
-from tmft.runs.run_result import card_data_from_result, format_provenance, read_provenance, write_result
+from tmft.runs.run_result import (
+    FineTunedRun,
+    card_data_from_result,
+    format_provenance,
+    read_provenance,
+    write_result,
+)
 from tmft.runs.sweeps import group_into_sweeps, layer_curve, read_results, sweep_summaries
 
 ABSENT = object()

@@ -24,14 +24,13 @@ from test_any_model import ENCODE_METHODS, models
 import tmft.cli.export as export_command
 import tmft.serving.export as exporting
 from tmft.checkpoints.model_card import ModelCardData
-from tmft.embedding.modules import Dense
+from tmft.embedding.modules import Dense, make_projection
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.export import FORMATS, export
 from tmft.serving.onnx import OnnxEncoder
 from tmft.serving.onnx_quantization import quantize_onnx
 from tmft.serving.quantization import VNNI
-from tmft.training.model_options import add_projection
 
 TWINS = ROOT / "data/twins"
 DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
@@ -71,7 +70,7 @@ def test_a_model_whose_embeddings_are_not_finite_is_not_exported(tmp_path):
 
 def unequal_widths_after_weights() -> SentenceEncoder:
     model = tiny_model(**EQUAL)
-    add_projection(model, 8)
+    model.head_modules = make_projection(model.head_modules, model.dimensions, 8)
     model.set_token_weights("no-special")
     return model
 
@@ -197,7 +196,7 @@ def test_transformers_opens_it_as_a_bert_with_the_same_hidden_states(tmp_path):
 def test_weights_are_written_in_the_dtype(dtype, tmp_path):
     model = tiny_model(**EQUAL)
     torch.manual_seed(0)
-    add_projection(model, 8)
+    model.head_modules = make_projection(model.head_modules, model.dimensions, 8)
     export(model, tmp_path / "x", dtype=dtype)
     kinds = {weight.dtype for weight in stored_weights(tmp_path / "x").values()}
     kinds |= {weight.dtype for weight in stored_weights(tmp_path / "x/2_Dense").values()}
@@ -219,7 +218,7 @@ def test_sentence_transformers_opens_half_precision_with_modules_after_the_pooli
     model = tiny_model(**EQUAL)
     torch.manual_seed(0)
     if modules == "projection":
-        add_projection(model, 8)
+        model.head_modules = make_projection(model.head_modules, model.dimensions, 8)
     else:
         model.set_token_weights("no-special")
     export(model, tmp_path / "x", dtype="bfloat16")
@@ -245,7 +244,7 @@ def test_an_export_that_cannot_be_completed_leaves_nothing(tmp_path, monkeypatch
 def with_modules() -> SentenceEncoder:
     model = SentenceEncoder.from_pretrained(TWINS / "mlm", 2)
     torch.manual_seed(0)
-    add_projection(model, 16)
+    model.head_modules = make_projection(model.head_modules, model.dimensions, 16)
     model.set_token_weights("no-special")
     model.prompt = "the words are "
     return model

@@ -10,11 +10,11 @@ from tokenizers import models
 
 import tmft.cli.export as export_command
 from tmft.checkpoints.tokenizers import Tokenizer
+from tmft.embedding.modules import make_projection
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.export import export
 from tmft.serving.vocabulary_pruning import prune_vocabulary
-from tmft.training.model_options import add_projection
 
 TWINS = ROOT / "data/twins"
 TEXT = [*SENTENCES, "Naïve physicists – in 1998 – played “jazz” on 3 zithers.", "한국", "xqzj??", "~ €"]
@@ -23,7 +23,7 @@ OTHER = ["Unheard-of words: rhinoceros, thermodynamics.", "£ and ß", ""]
 
 def with_modules(name: str) -> SentenceEncoder:
     model = SentenceEncoder.from_pretrained(TWINS / name, 2)
-    add_projection(model, 16)
+    model.head_modules = make_projection(model.head_modules, model.dimensions, 16)
     model.set_token_weights("no-special")
     model.prompt = "the words are "
     return model

@@ -58,9 +58,8 @@ REPLACEMENTS = {
         "fast_matmul": nullcontext,
         "raise_malloc_threshold": lambda: None,
     },
-    "tmft.runs.fine_tune": {"describe_threads": lambda _: ""},
+    "tmft.runs.fine_tune": {"describe_threads": lambda: ""},
     "tmft.sentence_encoder": {
-        "length_bucketed_batches": in_order,
         "fast_encoding": lambda *_: nullcontext(),
         "prepacked_weights": lambda *_: nullcontext(),
     },

@@ -5,13 +5,13 @@ import torch
 from conftest import fit_with_options, tiny_model, training_task
 
 from tmft.data import Examples
+from tmft.embedding.modules import make_projection
 from tmft.errors import InputError
 from tmft.losses.cosine import CosineMSE
 from tmft.losses.registry import OBJECTIVES
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.tasks import TASKS
 from tmft.training.freezing import FreezeLayers
-from tmft.training.model_options import apply_training_options
 
 TEXTS = (
     ["a man plays", "the cat eats", "music", "two dogs"],
@@ -85,7 +85,7 @@ def test_frozen_layers_have_no_dropout():
 
 def test_a_projection_on_a_frozen_encoder_is_learnt():
     model = tiny_model(untrained=True)
-    apply_training_options(model, None, [], 10)
+    model.head_modules = make_projection(model.head_modules, model.dimensions, 10)
     before = snapshot(model)
     train(-1, model, task="stsb")
     changed = {name for name, weight in snapshot(model).items() if not weight.equal(before[name])}

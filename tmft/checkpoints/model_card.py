@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tmft.checkpoints.known_checkpoints import KNOWN_CHECKPOINTS
+from tmft.checkpoints.hub import KNOWN_CHECKPOINTS
 from tmft.errors import sanitize
 from tmft.formatting import MAX_NAME_LENGTH, escape_markdown
 

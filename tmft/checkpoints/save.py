@@ -4,6 +4,7 @@ tmft/checkpoints/load.py reads them back; the names of the tensors are in tmft/m
 """
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,18 +52,14 @@ def save_encoder(
     weights = {prefix + checkpoint_names[name]: weight for name, weight in state_dict.items()}
     weights |= head_weights or {}
     weights = {name: weight.detach().to(dtype).cpu().contiguous() for name, weight in weights.items()}
-    save_tensors(weights, folder / "model.safetensors")
+    write_file(folder / "model.safetensors", partial(save_tensors, weights))
     write_file(folder / "config.json", json.dumps(content, indent=2) + "\n")
 
 
 def save_tensors(weights: dict[str, Tensor], path: Path, dtype: torch.dtype | None = None) -> None:
-    """Write tensors to a safetensors file, atomically. weights: {name: tensor}.
-
-    dtype: all tensors are converted to it; None keeps the dtype of each. Raises InputError if the file cannot
-    be written.
-    """
+    """Write tensors, {name: tensor}, to a safetensors file, converted to dtype; None keeps that of each."""
     weights = {name: weight.to(dtype or weight.dtype) for name, weight in weights.items()}
-    write_file(path, lambda new_path: save_file(weights, new_path, metadata={"format": "pt"}))
+    save_file(weights, path, metadata={"format": "pt"})
 
 
 def weight_bytes(module: nn.Module) -> int:

@@ -7,7 +7,9 @@ stored in tmft.json; the files of sentence-transformers then contain the closest
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +18,6 @@ from torch import Tensor
 
 from tmft.checkpoints.save import save_tensors
 from tmft.errors import InputError, did_you_mean, short_repr
-from tmft.io.atomic import write_file
 from tmft.io.files import get_typed, is_plain_name, is_utf8_string
 from tmft.pooling import POOLINGS
 
@@ -273,22 +274,17 @@ def check_static_config(config: ModelSettings) -> None:
         )
 
 
-def write_st_folder(
-    folder: Path,
-    config: ModelSettings,
-    hidden_size: int,
-    vocabulary: list[str],
-    is_static: bool,
-    dtype: torch.dtype = torch.float32,
-) -> None:
-    """Write the settings to a model folder, in files and keys that all sentence-transformers versions read.
+def settings_to_files(
+    config: ModelSettings, hidden_size: int, vocabulary: list[str], is_static: bool, dtype: torch.dtype
+) -> dict[str, str | Callable[[Path], None]]:
+    """Return {file name: content} of the settings, in files that all sentence-transformers versions read.
 
-    hidden_size: the dimensions of the token vectors that are pooled. vocabulary: the tokens in the order of
-    their ids, which are written with the word weights. is_static: whether the model is static. dtype: the
-    dtype of the encoder and of the modules after the pooling, because sentence-transformers needs the same
-    one in both.
-    Raises InputError if a file cannot be written, or if word weights come before a Dense and dtype is not
-    float32: WordWeights returns float32, but sentence-transformers opens the Dense in dtype.
+    A content is what write_file takes. hidden_size: the dimensions of the token vectors that are pooled.
+    vocabulary: the tokens in the order of their ids, which are written with the word weights. is_static:
+    whether the model is static. dtype: the dtype of the encoder and of the modules after the pooling, because
+    sentence-transformers needs the same one in both.
+    Raises InputError if word weights come before a Dense and dtype is not float32: WordWeights returns
+    float32, but sentence-transformers opens the Dense in dtype.
     """
     has_head_weights = any(module.weights for module in config.modules)
     if dtype != torch.float32 and config.word_weights is not None and has_head_weights:
@@ -339,12 +335,13 @@ def write_st_folder(
         del contents[name]
     if not tmft_only:
         del contents["tmft.json"]
-    for path, module in saved_modules.items():
-        contents[f"{path}/config.json"] = module.config
-        if module.weights:
-            save_tensors(module.weights, folder / path / "model.safetensors", dtype)
-    for name, content in contents.items():
-        write_file(folder / name, json.dumps(content, indent=2) + "\n")
+    contents |= {f"{path}/config.json": module.config for path, module in saved_modules.items()}
+    tensors: dict[str, str | Callable[[Path], None]] = {
+        f"{path}/model.safetensors": partial(save_tensors, module.weights, dtype=dtype)
+        for path, module in saved_modules.items()
+        if module.weights
+    }
+    return tensors | {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}
 
 
 def pooling_config(pooling: str, hidden_size: int) -> dict[str, Any]:

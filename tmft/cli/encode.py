@@ -21,19 +21,19 @@ from pathlib import Path
 
 from tmft.cli.options import add_embedding_options, add_model_options, load_model
 from tmft.cli.parser import CommandLineParser
+from tmft.device import choose_device
 from tmft.distributed import init_distributed
 from tmft.formatting import format_duration
 from tmft.io.atomic import check_writable
-from tmft.serving.embedding_precision import STORED_TYPES
-from tmft.serving.encode_file import encode_file, metadata_path
+from tmft.serving.encode_file import STORED_TYPES, encode_file, metadata_path
 
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     check_writable(args.out)  # before another name is made of this one
     check_writable(args.out, metadata_path(args.out), inputs=[args.file, args.model, args.static_from])
-    processes = init_distributed(args.device)
-    model = load_model(args, device=processes.device)
+    processes = init_distributed(choose_device(args.device))
+    model = load_model(args, processes.device)
     start = time.perf_counter()
     count, num_resumed = encode_file(
         model, args.file, args.out, processes, args.column, args.keep_columns, args.embedding_precision

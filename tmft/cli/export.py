@@ -34,13 +34,13 @@ from tmft.cli.options import (
 )
 from tmft.cli.parser import CommandLineParser
 from tmft.datasets.task_lookup import read_split
+from tmft.device import choose_device
 from tmft.errors import InputError
 from tmft.evaluation.evaluators import EVALUATORS
 from tmft.formatting import percent
 from tmft.io.atomic import check_output_folder
 from tmft.io.text import read_lines
-from tmft.runs.fine_tuned_run import FineTunedRun
-from tmft.runs.run_result import card_data_from_result
+from tmft.runs.run_result import FineTunedRun, card_data_from_result
 from tmft.runs.sweeps import layer_curve
 from tmft.serving.export import DTYPES, FORMATS, QUANTIZED_DTYPES, export, folder_size
 from tmft.serving.push_to_hub import push_to_hub, resolve_repo_id
@@ -58,7 +58,8 @@ def main(argv: list[str] | None = None) -> None:
     read = cache(partial(read_split, task))
     sentences = read(args.split).sentences
     repo_id = args.push_to_hub and resolve_repo_id(args.push_to_hub)
-    original = exported = load_model(args, "auto" if args.dtype == "auto" else "float32").to("cpu")
+    dtype = "auto" if args.dtype == "auto" else "float32"
+    original = exported = load_model(args, choose_device(args.device), dtype).to("cpu")
     if args.dtype == "auto":
         args.dtype = str(original.dtype).removeprefix("torch.")
     if args.prune_vocabulary:

@@ -24,7 +24,7 @@ from tmft.errors import InputError
 from tmft.evaluation.grid import GRID, grid_task_type, run_grid
 from tmft.io.atomic import check_output_folder
 from tmft.reports.grid_page import write_grid_page
-from tmft.runs.fine_tuned_run import FineTunedRun
+from tmft.runs.run_result import FineTunedRun
 
 DEFAULT_TASKS = ["sts", "clustering", "classification"]
 

@@ -23,7 +23,7 @@ from tmft.errors import InputError, check_choice
 from tmft.evaluation.static_models import static_model_from_text
 from tmft.evaluation.training_free import TrainingFreeConfig
 from tmft.pooling import POOLINGS
-from tmft.runs.fine_tuned_run import FineTunedRun
+from tmft.runs.run_result import FineTunedRun
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.quantization import ENCODE_PRECISIONS, set_encode_precision
 from tmft.tasks import GROUPS, TASKS, Task
@@ -134,13 +134,11 @@ def add_embedding_options(p: CommandLineParser, precision: bool = True) -> None:
 # fmt: on
 
 
-def load_model(
-    args: Namespace, dtype: str | None = None, device: torch.device | None = None
-) -> SentenceEncoder:
-    """Return the model that the options of add_model_options and add_embedding_options describe.
+def load_model(args: Namespace, device: torch.device, dtype: str | None = None) -> SentenceEncoder:
+    """Return the model that the options of add_model_options and add_embedding_options describe, on a device.
 
     With --static-from it is a static model. dtype: how the weights are loaded; None: as --dtype and
-    --precision say. device: the one of this process, if there are several; None: the device of --device.
+    --precision say.
     """
     torch.manual_seed(0)  # for --init random
     layer = None if args.layer == "all" else args.layer  # evaluate.py scores all hidden states of all layers
@@ -149,7 +147,7 @@ def load_model(
     model = SentenceEncoder.from_pretrained(
         args.model, layer, args.pooling, args.max_length, init, dtype=dtype
     )
-    model = model.to(device or choose_device(args.device))
+    model = model.to(device)
     if precision == "int8" or model.dtype == torch.bfloat16:  # bf16 warns if the CPU is slow in it
         set_encode_precision(model, precision or "bf16")
     if args.prompt or args.prompt_name:
@@ -263,7 +261,9 @@ def training_free_config(args: Namespace) -> TrainingFreeConfig:
     return TrainingFreeConfig(token_weights or None, postprocess, *texts)
 
 
-def load_interpolation_model(args: Namespace) -> tuple[SentenceEncoder | None, list[float]]:
+def load_interpolation_model(
+    args: Namespace, device: torch.device
+) -> tuple[SentenceEncoder | None, list[float]]:
     """Return the model and the weights W of --interpolate MODEL W ...; without the option None and []."""
     if not args.interpolate:
         return None, []
@@ -275,7 +275,7 @@ def load_interpolation_model(args: Namespace) -> tuple[SentenceEncoder | None, l
     except ValueError:
         message = f"interpolate {' '.join(args.interpolate)}: give a model, then the weights as numbers"
         raise InputError(message, "interpolate") from None
-    return SentenceEncoder.from_pretrained(model).to(choose_device(args.device)), weights or [0.5]
+    return SentenceEncoder.from_pretrained(model).to(device), weights or [0.5]
 
 
 def is_training_free(args: Namespace) -> bool:

@@ -21,7 +21,7 @@ from tmft.cli.parser import CommandLineParser
 from tmft.datasets.task_lookup import read_sentences, read_split
 from tmft.evaluation.recommend import recommend, score_variants
 from tmft.formatting import text_table
-from tmft.runs.fine_tuned_run import FineTunedRun
+from tmft.runs.run_result import FineTunedRun
 
 
 def main(argv: list[str] | None = None) -> None:

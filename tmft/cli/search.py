@@ -21,6 +21,7 @@ from pathlib import Path
 
 from tmft.cli.options import add_embedding_options, add_model_options, load_model
 from tmft.cli.parser import CommandLineParser
+from tmft.device import choose_device
 from tmft.embedding.prompts import choose_prompt, parse_prompt
 from tmft.formatting import without_control_characters
 from tmft.sentence_encoder import SentenceEncoder
@@ -29,7 +30,7 @@ from tmft.serving.search import nearest_lines
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    model = load_model(args)
+    model = load_model(args, choose_device(args.device))
     query_prompt, document_prompt = prompts = search_prompts(args, model)
     if any(prompts):
         query, line = (without_control_characters(repr(prompt)) for prompt in prompts)

@@ -23,8 +23,7 @@ from tmft.datasets.readers import Row, join_lines
 from tmft.errors import InputError, check_choice, did_you_mean, sanitize
 from tmft.io.atomic import check_output_folder, check_writable, replacing_files
 from tmft.io.tables import read_columns, shortest_number
-from tmft.io.text import UTF8
-from tmft.io.tsv import has_visible_text, parse_number
+from tmft.io.text import UTF8, has_visible_text, parse_number
 from tmft.tasks import BINARY, ENTAILMENT, PAIR_COLUMNS, TEXT_COLUMN, TRIPLET_COLUMNS
 
 LABELS = ("score", "label")

@@ -15,7 +15,7 @@ from pathlib import Path
 from tmft.datasets.digests import SHA256, check_sha256
 from tmft.errors import InputError
 from tmft.io.files import is_file, reading
-from tmft.io.tsv import select_columns
+from tmft.io.text import select_columns
 
 MAX_UNPACKED_BYTES = 1 << 28  # of a file; the data sets that are read at once have a few million bytes
 REMEDY = "download it again"

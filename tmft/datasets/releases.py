@@ -26,8 +26,7 @@ from tmft.data import SPLITS
 from tmft.datasets.readers import ReleaseFile, Row, join_lines, read_files, read_release_file
 from tmft.errors import InputError
 from tmft.io.files import is_file, is_folder, matching_paths
-from tmft.io.text import read_lines
-from tmft.io.tsv import parse_number, select_columns
+from tmft.io.text import parse_number, read_lines, select_columns
 from tmft.tasks import PAIR_COLUMNS, TRIPLET_COLUMNS
 
 Splits = dict[str, list[Row]]  # name of a split, a subset or a data set -> its rows

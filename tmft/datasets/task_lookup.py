@@ -18,8 +18,7 @@ from tmft.datasets.releases import RELEASES
 from tmft.errors import InputError, did_you_mean
 from tmft.io.files import is_file, is_folder, matching_paths
 from tmft.io.paths import PACKAGE_DATA
-from tmft.io.text import read_lines
-from tmft.io.tsv import select_columns
+from tmft.io.text import read_lines, select_columns
 from tmft.losses.registry import OBJECTIVES
 from tmft.metrics import METRICS, expected_prediction
 from tmft.tasks import GROUPS, OVERALL, PAIR_COLUMNS, TASKS, Task

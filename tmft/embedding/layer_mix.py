@@ -59,8 +59,8 @@ def check_layer_mix(layers: tuple[int, ...] | None, encoder: BaseEncoder) -> Non
     layers: None, which means the last layer, is always valid.
     """
     if layers is not None:
-        encoder.config.resolve_num_layers(max(0, *layers))
         layer_mix_width(layers, encoder.config)
+        encoder.config.resolve_num_layers(max(0, *layers))
 
 
 def mean_hidden_state(encoder: BaseEncoder, layers: tuple[int, ...], batch: PackedBatch) -> Tensor:

@@ -158,6 +158,30 @@ def load_modules(saved: list[SavedModule]) -> list[nn.Module]:
     return modules
 
 
+def make_projection(
+    modules: nn.Sequential, width: int, dimensions: int, source: str = "the model"
+) -> nn.Sequential:
+    """Return the modules for embeddings that are projected to `dimensions` dimensions: Dense and Normalize.
+
+    modules: those that the model has, which are returned if they are such a projection already. width: the
+    number of dimensions after them. The map has no bias, and is initialized with a truncated normal
+    distribution of standard deviation width^-1/2. Raises InputError if the modules have another Dense.
+    Source: Ni et al. 2021 (Sentence-T5), arXiv:2108.08877, section 3.1.
+    """
+    names = [type(module).__name__ for module in modules]
+    if names[:1] == ["Dense"]:
+        if width != dimensions or names[1:] != ["Normalize"]:
+            raise InputError(
+                f"projection {dimensions}: {source} has {' and '.join(names)} to {width} dimensions already: "
+                "remove projection",
+                "projection",
+            )
+        return modules
+    dense = Dense(width, dimensions, bias=False)
+    nn.init.trunc_normal_(dense.weight, std=dense.in_features**-0.5)
+    return nn.Sequential(dense, Normalize())
+
+
 def check_module_widths(modules: nn.Sequential, width: int, source: str) -> None:
     """Raise InputError if a module takes embeddings of another width than it gets.
 

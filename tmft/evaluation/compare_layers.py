@@ -36,7 +36,7 @@ def compare_layers(
         for start in range(0, len(sentences), MAX_IN_MEMORY):
             batch = sentences[start : start + MAX_IN_MEMORY]
             hidden_states = {
-                name: model.embed_token_ids(model.tokenize(batch), all_layers=True, show_progress_bar=True)
+                name: model.embed_token_ids(model.tokenize(batch), model.forward_all_layers, True)
                 for name, model in models.items()
             }  # (L, N, D) each
             for name, states in hidden_states.items():

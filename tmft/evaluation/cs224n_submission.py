@@ -7,7 +7,7 @@ from tmft.data import DATA_FOLDER
 from tmft.errors import InputError
 from tmft.io.atomic import write_file
 from tmft.io.files import is_file
-from tmft.io.tsv import read_table
+from tmft.io.text import read_table
 from tmft.losses.objective import Objective
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import Task

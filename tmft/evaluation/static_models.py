@@ -8,7 +8,7 @@ Letters in this file: V words, D dimensions, M hidden states, B rows of a batch,
 of a batch without padding.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -44,45 +44,33 @@ def static_model_from_text(model: SentenceEncoder, lines: Sequence[str]) -> Sent
 def mean_vectors_in_text(
     model: SentenceEncoder, lines: Sequence[str], hidden_states: Callable[[PackedBatch], list[Tensor]]
 ) -> Tensor:
-    """Return the mean of each of M hidden states of each token in a text: (M, V, D) for V tokens."""
-
-    def packed_batches() -> Iterator[PackedBatch]:
-        with progress_bar(len(lines), "lines", True, desc="word vectors") as bar:
-            for start in range(0, len(lines), LINES_PER_BATCH):
-                token_ids = model.tokenize(lines[start : start + LINES_PER_BATCH])
-                for indices, batch in model.packed_batches(token_ids):
-                    yield batch
-                    bar.update(len(indices))
-
-    with model.evaluation_mode(), torch.inference_mode():
-        return mean_word_vectors(packed_batches(), hidden_states, model.encoder.config.vocab_size)
-
-
-def mean_word_vectors(
-    batches: Iterable[PackedBatch], hidden_states: Callable[[PackedBatch], list[Tensor]], vocab_size: int
-) -> Tensor:
     """Return the mean of the contextual embeddings of each word in each hidden state: (M, V, D) float32.
 
-    hidden_states: a function that maps a packed batch to M hidden states, (B, T, D) each. vocab_size: V. A
-    word that does not occur has a vector of zeros.
-    Sums are in float64, because a frequent word may have a million vectors.
+    lines: the text. hidden_states: a function that maps a packed batch to M hidden states, (B, T, D) each. A
+    word that does not occur has a vector of zeros. Sums are in float64, because a frequent word may have a
+    million vectors.
     """
-    sums = None
-    for batch in batches:
-        is_token = batch.sentence_ids.flatten() > 0  # (B * T,): no padding
-        ids = batch.input_ids.flatten()[is_token]  # (n,)
-        hidden = torch.stack([state.flatten(0, 1)[is_token] for state in hidden_states(batch)])  # (M, n, D)
-        hidden = hidden.double()
+    V, sums = model.encoder.config.vocab_size, None
+    bar = progress_bar(len(lines), "lines", True, desc="word vectors")
+    with bar, model.evaluation_mode(), torch.inference_mode():
+        for start in range(0, len(lines), LINES_PER_BATCH):
+            token_ids = model.tokenize(lines[start : start + LINES_PER_BATCH])
+            for indices, batch in model.packed_batches(token_ids):
+                is_token = batch.sentence_ids.flatten() > 0  # (B * T,): no padding
+                ids = batch.input_ids.flatten()[is_token]  # (n,)
+                states = [state.flatten(0, 1)[is_token] for state in hidden_states(batch)]  # M of (n, D)
+                hidden = torch.stack(states).double()  # (M, n, D)
+                if sums is None:
+                    M, _, D = hidden.shape
+                    sums, counts = hidden.new_zeros(M, V, D), hidden.new_zeros(V)
+                sums.index_add_(1, ids, hidden)
+                counts.index_add_(0, ids, torch.ones_like(ids, dtype=torch.float64))
+                bar.update(len(indices))
         if sums is None:
-            M, _, D = hidden.shape
-            sums, counts = hidden.new_zeros(M, vocab_size, D), hidden.new_zeros(vocab_size)
-        sums.index_add_(1, ids, hidden)
-        counts.index_add_(0, ids, torch.ones_like(ids, dtype=torch.float64))
-    if sums is None:
-        raise InputError(
-            "the text for static embeddings is empty: give a file with a sentence per line", "static_from"
-        )
-    return (sums / counts.clamp(min=1)[:, None]).float()
+            raise InputError(
+                "the text for static embeddings is empty: give a file with a sentence per line", "static_from"
+            )
+        return (sums / counts.clamp(min=1)[:, None]).float()
 
 
 def random_word_vectors(vocab_size: int, dimensions: int = 768, seed: int = 0) -> Tensor:

@@ -169,11 +169,10 @@ class LayerCache:
 
         def encode(sentences: list[str]) -> Tensor:
             if new := [sentence for sentence in dict.fromkeys(sentences) if sentence not in self.index]:
-                all_layers = not self.is_last_only
-                embeddings = self.model.embed_token_ids(
-                    self.model.tokenize(new), all_layers, show_progress_bar=True
-                )
-                embeddings = embeddings[self.layers] if all_layers else embeddings[None]
+                forward = None if self.is_last_only else self.model.forward_all_layers
+                token_ids = self.model.tokenize(new)
+                embeddings = self.model.embed_token_ids(token_ids, forward, show_progress_bar=True)
+                embeddings = embeddings[None] if self.is_last_only else embeddings[self.layers]
                 check_finite_embeddings(embeddings, new, self.model.source)
                 self.embeddings = torch.cat([self.embeddings, embeddings], dim=1)
                 self.index |= {sentence: len(self.index) + n for n, sentence in enumerate(new)}

@@ -143,7 +143,7 @@ def embed_sources(
             ]
             if batch_pairs:
                 forward = partial(pool_sources, model, batch_pairs, weights)
-                stacked = model.map_batches(token_ids, forward)  # (len(batch_pairs), N, D)
+                stacked = model.embed_token_ids(token_ids, forward)  # (len(batch_pairs), N, D)
                 embeddings |= {
                     (source.name, name): x for (source, name), x in zip(batch_pairs, stacked, strict=True)
                 }

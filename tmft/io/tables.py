@@ -19,8 +19,17 @@ import numpy as np
 
 from tmft.errors import InputError, describe_error, short_repr
 from tmft.io.files import check_regular_file, is_utf8_string, reading
-from tmft.io.text import MAX_LINE_LENGTH, OPENERS, UTF8, bounded_lines, read_lines, text_errors
-from tmft.io.tsv import find_columns, read_table, select_columns
+from tmft.io.text import (
+    MAX_LINE_LENGTH,
+    OPENERS,
+    UTF8,
+    bounded_lines,
+    find_columns,
+    read_lines,
+    read_table,
+    select_columns,
+    text_errors,
+)
 
 DELIMITERS = ",;\t"
 PARQUET_ROWS = 4096  # rows that are read at a time

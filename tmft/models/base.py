@@ -57,6 +57,9 @@ class EncoderConfig:
     initializer_range: float = 0.02
     pad_token_id: int = 0
     default_max_length: ClassVar[int | None] = None  # in tokens; None: max_tokens
+    first_layer_needed: ClassVar[str] = (
+        ""  # why layer 0 cannot be removed while others are kept; '' if it can
+    )
     whole_heads: ClassVar[bool] = True  # whether hidden_size has to be a multiple of num_attention_heads
 
     @property
@@ -172,6 +175,9 @@ class BaseEncoder(nn.Module):
 
     def keep_layers(self, indices: Sequence[int]) -> None:
         """Remove all layers but these, in place. indices: from 0, in the order in which they will run."""
+        if self.config.first_layer_needed and 0 not in indices:
+            reason = self.config.first_layer_needed
+            raise InputError(f"keep_layers must include layer 0: {reason}, add 0", "keep_layers")
         self.layers = nn.ModuleList(self.layers[index] for index in indices)
 
     def saved_form(self) -> tuple[EncoderConfig, dict[str, Tensor]]:

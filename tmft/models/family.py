@@ -79,4 +79,3 @@ class Family(Generic[Config]):
     bert_incompatible: str = ""  # why its weights cannot be stored as those of a BERT; '' if they can
     # What the names of tensors start with in files of another form -> what to do to get a form that is read.
     unsupported_names: dict[str, str] = field(default_factory=dict)
-    first_layer_needed: str = ""  # why layer 0 cannot be removed while others are kept; '' if it can

@@ -22,7 +22,7 @@ import tmft.models.deberta as deberta
 import tmft.models.mpnet as mpnet
 import tmft.models.rotary_families as rotary_families
 import tmft.models.static as static
-import tmft.models.t5_family as t5_family
+import tmft.models.t5_decoder as t5_decoder
 from tmft.errors import InputError, sanitize, short_repr
 from tmft.models.base import ACTIVATIONS, BaseEncoder, EncoderConfig
 from tmft.models.bert import BertConfig
@@ -36,7 +36,7 @@ FAMILIES: dict[str, Family[Any]] = {
     **deberta.FAMILIES,
     **rotary_families.FAMILIES,
     **static.FAMILIES,
-    **t5_family.FAMILIES,
+    **t5_decoder.FAMILIES,
 }
 
 # model_type -> why it is not supported, although its name is like that of a family.

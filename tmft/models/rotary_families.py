@@ -63,6 +63,7 @@ class ModernBertConfig(RotaryConfig):
     # No fields, see RotarySettings.
     embedding_norm = True
     first_attention_norm = False
+    first_layer_needed = "it is the only one without a norm before its attention"
     subtracts_mean = True
     fused_qkv = True
     gate_maps = ("gate_up",)
@@ -709,7 +710,6 @@ FAMILIES: dict[str, Family[Any]] = {
         tokenizer="generic",
         keeps_tokenizer_json=True,
         bert_incompatible="it has rotary positions, a gate and norms before the attention",
-        first_layer_needed="it is the only one without a norm before its attention",
     ),
     "nomic_bert": NOMIC_BERT,
     "gte": GTE,

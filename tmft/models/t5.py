@@ -49,6 +49,7 @@ class T5Config(EncoderConfig):
     decoder_start_token_id: int = 0
     components: tuple[str, ...] = ()  # ("decoder",): load the decoder as well, see models/t5_decoder.py
     bias_in_each_layer: ClassVar[bool] = False  # True in umT5; else all layers share the bias of layer 0
+    first_layer_needed: ClassVar[str] = "all layers share its relative position embeddings"
     default_max_length: ClassVar[int | None] = 512  # the length of the text in pre-training
     whole_heads: ClassVar[bool] = False
 
@@ -95,6 +96,7 @@ class UMT5Config(MT5Config):
     """The configuration of a umT5."""
 
     bias_in_each_layer: ClassVar[bool] = True
+    first_layer_needed: ClassVar[str] = ""
 
 
 # fmt: off

@@ -10,10 +10,14 @@ decoder, D hidden_size, H heads, A d_kv. A row of the encoder may hold several s
 start token for each of them, so W is the largest number of sentences in a row.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
+import tmft.models.t5 as t5
 from tmft.models.base import block_diagonal_mask
+from tmft.models.family import Family
 from tmft.models.t5 import Attention, Layer, T5Config, T5Encoder, init_linear, rms_norm
 from tmft.packing import PackedBatch
 from tmft.speed.dropout import Dropout
@@ -194,3 +198,41 @@ def decoder_start_mask(batch: PackedBatch, W: int, dtype: torch.dtype) -> Tensor
     index = sentence_index_in_row(batch)
     start_index = torch.arange(1, W + 1, device=index.device).expand(len(index), W)
     return block_diagonal_mask(index, dtype, query_ids=start_index)
+
+
+# T5, mT5 and umT5, with and without the decoder.
+FAMILIES = {
+    "t5": Family(
+        config=t5.T5Config,
+        encoder=lambda config, layer: (
+            T5WithDecoder(config, layer) if config.components else T5Encoder(config, layer)
+        ),
+        keys=t5.KEYS,
+        other_keys=t5.OTHER_KEYS,
+        complete=t5.complete_t5,
+        extra_keys=lambda config: {"is_encoder_decoder": bool(config.components)},
+        weight_names=t5.WEIGHT_NAMES | WEIGHT_NAMES,
+        prefixes=("transformer.",),
+        ignored_heads=t5.IGNORED_HEADS,
+        transformers_class="T5EncoderModel",
+        class_with_components="T5Model",
+        components=("decoder",),
+        seq2seq_class="T5ForConditionalGeneration",
+        tokenizer="t5",
+        bert_incompatible="it has relative positions, no biases and another norm",
+    ),
+}
+FAMILIES["mt5"] = replace(
+    FAMILIES["t5"],
+    config=t5.MT5Config,
+    transformers_class="MT5EncoderModel",
+    class_with_components="MT5Model",
+    seq2seq_class=None,
+)
+FAMILIES["umt5"] = replace(
+    FAMILIES["t5"],
+    config=t5.UMT5Config,
+    transformers_class="UMT5EncoderModel",
+    class_with_components="UMT5Model",
+    seq2seq_class=None,
+)

@@ -15,6 +15,7 @@ from tmft.data import Examples
 from tmft.datasets.task_lookup import subsample_train
 from tmft.device import choose_precision
 from tmft.distributed import Processes
+from tmft.embedding.modules import make_projection
 from tmft.errors import InputError
 from tmft.formatting import format_duration, percent
 from tmft.losses.nested import NestedLoss, SubEmbeddingSlices
@@ -32,11 +33,10 @@ from tmft.speed.threads import describe_threads
 from tmft.training.all_layers import AllLayersEmbedder
 from tmft.training.callbacks import Callback
 from tmft.training.checkpointing import Checkpointing, TrainingCheckpoint
-from tmft.training.freezing import FreezeLayers, PrecomputedEmbedder, check_trainable, freezes_all
+from tmft.training.freezing import FreezeLayers, PrecomputedEmbedder
 from tmft.training.gradient_cache import GradientCache
 from tmft.training.gradient_surgery import GRADIENT_SURGERY
 from tmft.training.loop import fit
-from tmft.training.model_options import apply_training_options
 from tmft.training.multitask import MultiTask, make_training_tasks
 from tmft.training.task import Embedder, PackedEmbedder, TrainingTask
 from tmft.training.trackers import TRACKERS
@@ -75,8 +75,17 @@ def fine_tune(
         )
         model.to(processes.device).source = config.init_from or config.ckpt
         model.similarity_fn_name = "cosine"  # what the losses and the score on dev compare embeddings by
-        sentences = [sentence for splits in data.values() for sentence in splits["train"].sentences]
-        apply_training_options(model, config.token_weights, sentences, config.projection, config.keep_layers)
+        if config.projection:
+            projection = make_projection(
+                model.head_modules, model.dimensions, config.projection, model.source
+            )
+            model.head_modules = projection.to(model.device)
+        if config.keep_layers:
+            model.encoder.keep_layers(config.keep_layers)
+        if config.token_weights:
+            sentences = [sentence for splits in data.values() for sentence in splits["train"].sentences]
+            model.set_token_weights(config.token_weights, sentences)
+        model.check_can_be_saved()  # now, and not after the first epoch
         data = subsample_train(data, config.train_fraction, config.seed)
         tasks = make_training_tasks(config.task, model.dimensions, data, config.loss_weights)
 
@@ -136,9 +145,17 @@ def assemble_training(
             raise InputError(
                 "all_layers and freeze_layers: give one of the two", "all_layers", "freeze_layers"
             )
-        callbacks.append(FreezeLayers(model, recipe.freeze_layers))
-        check_trainable(model, tasks)
-        if freezes_all(model, recipe.freeze_layers):
+        freeze = FreezeLayers(model, recipe.freeze_layers)
+        callbacks.append(freeze)
+        for name, single in tasks.items():
+            weights = [*model.parameters(), *single.objective.parameters()]
+            if not any(weight.requires_grad for weight in weights):
+                raise InputError(
+                    f"freeze_layers: nothing is left to train for {name or 'this task'}: "
+                    "choose an objective with a head, such as concat_head",
+                    "freeze_layers",
+                )
+        if freeze.freezes_all:
             embed = frozen = PrecomputedEmbedder(model)
             callbacks.append(frozen)
 
@@ -169,7 +186,8 @@ def run_header(run: Run, model: SentenceEncoder, num_examples: dict[str, int]) -
     num_examples: {task: number of training examples}; the name of a single task is "".
     """
     where = f"{choose_precision(run.config.recipe.precision, model.device)} on {model.device}"
-    where += describe_threads(model.device)
+    if model.device.type == "cpu":
+        where += describe_threads()
     examples = " + ".join(f"{number} {name}".strip() for name, number in num_examples.items())
     provenance = f"weights from {format_provenance(run.provenance)}" if run.provenance else ""
     lines = [

@@ -10,6 +10,13 @@ such as vectors.npy, a file vectors.npy.json records the model and the text, so 
 the embeddings belong to both. If the name of the result ends with .parquet, it is a Parquet file, which has
 the record as well.
 
+Embeddings are stored as float32, or with an embedding_precision that takes a quarter or a 32nd of the space:
+
+    int8     (N, D) int8: each embedding is scaled so that its largest number is 127
+    binary   (N, D / 8) uint8: the signs, eight in a byte, the first one in the highest bit; 1 is positive
+
+Both keep the direction of an embedding, but not its length, so that they are compared by cosines.
+
 Shapes: N lines, D dimensions of an embedding.
 """
 
@@ -36,18 +43,17 @@ from tmft.io.tables import check_pyarrow, read_texts, read_texts_and_values, tab
 from tmft.io.text import STDIN
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.embedding_identity import LineDigest, model_record, names_that_differ
-from tmft.serving.embedding_precision import (
-    STORED_TYPES,
-    check_embedding_precision,
-    stored_width,
-    to_precision,
-)
 
 BLOCK_SIZE = 1024  # lines that are embedded together
 GROUP_BLOCKS = 16  # blocks that are a group of rows of a Parquet file, which is written at once
 EMBEDDING_COLUMN = "embedding"  # of a Parquet file that encode_file writes
 EMPTY_LINE = "."  # text that is embedded for an empty line, so that row i is always line i
 PART_FLAGS = getattr(os, "O_NOFOLLOW", 0)  # flag for os.open, which Windows does not have
+STORED_TYPES: dict[str, np.dtype[Any]] = {
+    "float32": np.dtype("<f4"),
+    "int8": np.dtype("i1"),
+    "binary": np.dtype("u1"),
+}
 
 
 def encode_file(
@@ -67,7 +73,7 @@ def encode_file(
     column: name of a column of a table (tmft/io/tables.py), whose rows are embedded in place of lines.
     keep_columns: names of columns of the table that are written into the Parquet file beside the embeddings.
     processes: each of them embeds a part of the lines.
-    embedding_precision: how they are stored, "float32", "int8" or "binary" (embedding_precision.py).
+    embedding_precision: how they are stored, "float32", "int8" or "binary".
     Returns N, and the number of lines of this process that an interrupted run had already embedded.
     Raises InputError if a part file belongs to another model or text, if the text changes while it is read,
     if an embedding is not finite, or if nothing can be written.
@@ -129,6 +135,18 @@ def encode_file(
                 part.path.unlink(missing_ok=True)
         processes.barrier()
     return now.num_lines, num_resumed
+
+
+def check_embedding_precision(model: SentenceEncoder, precision: str) -> None:
+    """Raise InputError if the embeddings of the model cannot be stored with this precision."""
+    if precision == "float32":
+        return
+    if model.similarity_fn_name != "cosine":
+        problem = f"embedding_precision {precision}: the model compares by {model.similarity_fn_name}"
+        raise InputError(f"{problem}, which needs lengths: choose float32", "embedding_precision")
+    if precision == "binary" and model.dimensions % 8:
+        problem = f"embedding_precision binary: {model.dimensions} dimensions are no multiple of 8"
+        raise InputError(f"{problem}: choose int8", "embedding_precision")
 
 
 @contextmanager
@@ -281,6 +299,28 @@ def join_blocks(
         yield stored
     if num_bytes != 4 * parts[0].width * num_lines:
         raise InputError(f"{parts[0].path.parent} was damaged meanwhile: give the command again")
+
+
+def stored_width(dimensions: int, precision: str) -> int:
+    """Return the number of columns of a file of embeddings."""
+    return dimensions // 8 if precision == "binary" else dimensions
+
+
+def to_precision(embeddings: np.ndarray, precision: str) -> np.ndarray:
+    """Convert embeddings, (N, D) float32, to the numbers that a file stores."""
+    if precision == "binary":
+        return np.packbits(embeddings > 0, axis=1)
+    if precision == "int8":
+        largest = np.abs(embeddings).max(axis=1, keepdims=True, initial=np.finfo(np.float32).tiny)
+        return np.round(embeddings / largest * 127).astype(np.int8)
+    return embeddings
+
+
+def from_precision(stored: np.ndarray, precision: str) -> np.ndarray:
+    """Return what a file stores as (N, D) float32: int8 as it is, and the signs as 1 and -1."""
+    if precision == "binary":
+        return np.unpackbits(stored, axis=1).astype(np.float32) * 2 - 1
+    return stored.astype(np.float32)
 
 
 def write_npy(out: Path, blocks: Iterable[bytes], shape: tuple[int, int], dtype: np.dtype) -> None:

@@ -12,13 +12,15 @@ from tmft.io.files import is_file, read_json, reading
 from tmft.io.tables import read_texts
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.embedding_identity import LineDigest, model_record, names_that_differ
-from tmft.serving.embedding_precision import (
+from tmft.serving.encode_file import (
     STORED_TYPES,
+    batched,
     check_embedding_precision,
     from_precision,
+    is_parquet,
+    metadata_path,
     stored_width,
 )
-from tmft.serving.encode_file import batched, is_parquet, metadata_path
 
 
 def nearest_lines(

@@ -45,11 +45,9 @@ def cpu_quota(folder: Path) -> float | None:
     return None
 
 
-def describe_threads(device: torch.device) -> str:
-    """Return the number of threads, and a hint on a busy machine, to end a line with; "" on a GPU."""
+def describe_threads() -> str:
+    """Return the number of threads, and a hint on a busy machine, to end a line with."""
     threads = torch.get_num_threads()
-    if device.type != "cpu":
-        return ""
     text = f", {threads} thread{'s' * (threads > 1)}"
     if threads > 1 and count_running_tasks() + threads > (os.cpu_count() or 1):
         text += " (other programs use this machine: if it is slow, try OMP_NUM_THREADS=1)"

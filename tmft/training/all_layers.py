@@ -37,7 +37,7 @@ class AllLayersEmbedder(Embedder):
         return pooled.transpose(0, 1).flatten(1)  # (S, (L + 1) D)
 
     def embed_no_grad(self, token_ids: Sequence[Sequence[int]]) -> Tensor:
-        pooled = self.model.embed_token_ids(token_ids, all_layers=True)  # (L + 1, S, D)
+        pooled = self.model.embed_token_ids(token_ids, self.model.forward_all_layers)  # (L + 1, S, D)
         return pooled.transpose(0, 1).flatten(1)  # (S, (L + 1) D)
 
     def state_dict(self) -> dict[str, Any]:

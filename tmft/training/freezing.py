@@ -10,12 +10,7 @@ from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.training.callbacks import Callback
 from tmft.training.loop_state import LoopState
-from tmft.training.task import Batch, PackedEmbedder, TrainingTask
-
-
-def freezes_all(model: SentenceEncoder, num_frozen: int) -> bool:
-    """Return whether the whole encoder is frozen: num_frozen is -1, or at least the number of layers."""
-    return num_frozen < 0 or num_frozen >= len(model.encoder.layers)
+from tmft.training.task import Batch, PackedEmbedder
 
 
 class FreezeLayers(Callback):
@@ -24,7 +19,7 @@ class FreezeLayers(Callback):
     What they share with other layers, such as embeddings of relative positions, is frozen with them, so that
     the output of the last frozen layer never changes.
     num_frozen: the number of frozen layers, counted from the embeddings; 0 freezes the embeddings alone, -1
-        the whole encoder.
+        the whole encoder; the attribute freezes_all says whether it is frozen.
     Raises InputError if a layer above the frozen ones is a repetition of one of them, as in ALBERT.
     Make it before `fit` is called, because `fit` trains the weights that require a gradient at that time. All
     weights require a gradient again when the training ends.
@@ -33,10 +28,9 @@ class FreezeLayers(Callback):
     def __init__(self, model: SentenceEncoder, num_frozen: int):
         encoder = model.encoder
         bottom = encoder.bottom_modules(max(0, num_frozen))
-        self.frozen_modules: list[nn.Module] = [encoder] if freezes_all(model, num_frozen) else bottom
-        if not freezes_all(model, num_frozen) and any(
-            module in bottom for module in encoder.layers[num_frozen:]
-        ):
+        self.freezes_all = num_frozen < 0 or num_frozen >= len(encoder.layers)
+        self.frozen_modules: list[nn.Module] = [encoder] if self.freezes_all else bottom
+        if not self.freezes_all and any(module in bottom for module in encoder.layers[num_frozen:]):
             raise InputError(
                 f"freeze_layers {num_frozen}: later layers have the same weights as these: choose 0 (the "
                 "embeddings alone) or -1 (the whole encoder)",
@@ -90,15 +84,3 @@ class PrecomputedEmbedder(PackedEmbedder, Callback):
             return super().embed_no_grad(token_ids)
         with torch.inference_mode():
             return self.look_up(token_ids).cpu()
-
-
-def check_trainable(model: SentenceEncoder, tasks: dict[str, TrainingTask]) -> None:
-    """Raise InputError if all weights are frozen that a task could train."""
-    for name, task in tasks.items():
-        weights = [*model.parameters(), *task.objective.parameters()]
-        if not any(weight.requires_grad for weight in weights):
-            raise InputError(
-                f"freeze_layers: nothing is left to train for {name or 'this task'}: "
-                "choose an objective with a head, such as concat_head",
-                "freeze_layers",
-            )

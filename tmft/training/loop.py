@@ -1,15 +1,18 @@
 """Truncated model fine-tuning (Rep, Dukić and Šnajder 2024): its hyperparameters and its training loop.
 
-One step of `fit`, and where each part of it is:
+One step of `fit`, and what to read of each file:
 
-    TSV lines -> examples           read_examples                       data.py
-    -> token ids of P pairs         Batch, made by TrainingTask         training/task.py
+    token ids of P pairs            Batch, made by TrainingTask.batch   training/task.py
     -> rows without padding         pack                                packing.py
-    -> the last kept hidden state   BertEncoder, its first L layers     models/bert.py
+    -> the last kept hidden state   SentenceEncoder.forward, pool       sentence_encoder.py
+                                    BertEncoder, its first L layers     models/bert.py
     -> u and v, (P, D) each         mean_pooling                        pooling.py
     -> the loss, a scalar           CosineMSE, the loss of the paper    losses/cosine.py
-    -> gradients, clip, step        MixedPrecision, AdamW               training/optimizers.py
-    after each epoch, dev           TrainingTask.evaluate, spearman     training/task.py, metrics.py
+    -> gradients, clip, step        TrainedWeights, MixedPrecision      training/optimizers.py
+
+After each epoch TrainingTask.evaluate embeds dev in the same way (SentenceEncoder.embed_token_ids, in batches
+of similar lengths), takes the cosines of the pairs, and scores them by `spearman` (metrics.py). The examples
+are read from TSV files by `read_examples` (data.py) before all this.
 
 docs/lecture/one_file.py has all of it in a single file. What is not the method plugs in from outside, through
 `embed` and callbacks (runs/fine_tune.py).

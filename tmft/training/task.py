@@ -200,12 +200,15 @@ class TrainingTask:
         token_ids = self.dev_token_ids if split == "dev" else embed.model.tokenize(examples.sentences)
         embeddings = embed.embed_no_grad(token_ids).chunk(len(examples.texts))  # k of (N, D)
         self.objective.eval()
-        predictions, threshold = self.loss.predict(*embeddings), (dev_metrics or {}).get("threshold")
-        metrics = compute_metrics(predictions, examples, self.task, threshold)
+        predictions, by_sub_embedding = self.loss.predict(*embeddings), {}
         if isinstance(self.loss, NestedLoss) and len(self.loss.sub_embeddings.slices) > 1:
+            by_sub_embedding = self.loss.predict_sub_embeddings(*embeddings)
+        threshold = (dev_metrics or {}).get("threshold")
+        metrics = compute_metrics(predictions, examples, self.task, threshold)
+        if by_sub_embedding:
             metrics["sub_embeddings"] = {
                 name: METRICS[metric](predicted, examples.labels, threshold)[metric]
-                for name, predicted in self.loss.predict_sub_embeddings(*embeddings).items()
+                for name, predicted in by_sub_embedding.items()
             }
         return EvalOutput(metrics, {self.name: (predictions, examples.labels)})
 

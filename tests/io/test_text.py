@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tmft.errors import InputError
-from tmft.io.text import read_lines
-from tmft.io.tsv import read_table, select_columns
+from tmft.io.text import read_lines, read_table, select_columns
 
 HEADER = "a\tb\tc\n"
 # Quotes, spaces, a \r inside a cell and other characters at which Python ends a line are as any other.
