@@ -575,6 +575,7 @@ class SentenceEncoder(nn.Module):
         """
         if not token_ids:
             return self.embed_token_ids([[self.tokenizer.pad_id]], forward)[..., :0, :]
+        forward = self if forward is None else forward
         distinct = list(dict.fromkeys(map(tuple, token_ids)))
         outputs: list[Tensor] = []
         hidden_size = self.encoder.config.hidden_size
@@ -582,7 +583,7 @@ class SentenceEncoder(nn.Module):
         bar = progress_bar(len(distinct), "sentences", show_progress_bar, desc="encode")
         with bar, self.evaluation_mode(), fast_encoding(self.encoder, distinct, hidden_size):
             for indices, batch in self.packed_batches(distinct):
-                outputs.append((forward or self)(batch).cpu())
+                outputs.append(forward(batch).cpu())
                 for index in indices:
                     output_index[distinct[index]] = len(output_index)
                 bar.update(len(indices))
@@ -674,8 +675,7 @@ class SentenceEncoder(nn.Module):
         if not 0 < truncate_dim <= self.dimensions:
             raise InputError(f"truncate_dim {truncate_dim}: choose 1 to {self.dimensions}", "truncate_dim")
         self.truncate_dim = None
-        dense = Dense(self.dimensions, truncate_dim, bias=False)
-        dense.weight.data = torch.eye(truncate_dim, self.dimensions)
+        dense = Truncate(self.dimensions, truncate_dim).to_dense()
         normalize = [Normalize() for module in [*self.head_modules][-1:] if isinstance(module, Normalize)]
         self.head_modules.extend(nn.ModuleList([dense, *normalize]).to(self.device))
 

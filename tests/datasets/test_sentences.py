@@ -3,7 +3,7 @@
 import pytest
 
 from tmft.cli import data as data_command
-from tmft.datasets.sentences import extract_sentences, line_to_sentences
+from tmft.datasets.distillation_data import extract_sentences, line_to_sentences
 from tmft.errors import InputError
 
 LONG = "The first sentence is here, and it is not short at all. “The second one” begins with a quote! " + (

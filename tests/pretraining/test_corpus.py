@@ -19,9 +19,9 @@ from tmft.pretraining.corpus import (
     held_out_split,
     read_nonempty_lines,
     tokenize_files,
+    train_wordpiece,
 )
 from tmft.pretraining.masking import Masking
-from tmft.pretraining.wordpiece import train_wordpiece
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from tmft.cli.parser import CommandLineParser
 from tmft.data import DATA_FOLDER
+from tmft.datasets.distillation_data import extract_sentences
 from tmft.datasets.download import download_dataset
 from tmft.datasets.own_data import COLUMN_LISTS, convert_tables, parse_columns, parse_fractions
 from tmft.datasets.releases import RELEASES
-from tmft.datasets.sentences import extract_sentences
 from tmft.errors import InputError, check_range, sanitize
 from tmft.io.atomic import check_writable, write_file
 from tmft.io.text import read_lines

@@ -70,10 +70,6 @@ def add_token_weights_option(
                        "uniform")
 
 
-def add_split_option(group: _ArgumentGroup) -> None:
-    group.add_argument("--split", choices=SPLITS, default="test", help="split of the task to score")
-
-
 def add_data_folder_options(
     p: CommandLineParser, group: _ArgumentGroup, files: str = "test.tsv and dev.tsv"
 ) -> None:
@@ -191,7 +187,7 @@ def add_task_options(p: CommandLineParser, default: str, several: bool = True, s
     names = describe_tasks() if several else "a task with similarity scores, such as stsb"
     group.add_argument("--task", nargs="+", help=f"{names}; default: {default}")
     if split:
-        add_split_option(group)
+        group.add_argument("--split", choices=SPLITS, default="test", help="split of the task to score")
     add_data_folder_options(p, group)
 
 

@@ -2,12 +2,13 @@
 
 The embeddings are computed once and kept in a folder for each teacher and text, below data/taught/: text.txt
 has the lines and vectors.npy, which is memory-mapped, their embeddings. Sentences of the dev and test sets on
-which the student is evaluated are excluded.
+which the student is evaluated are excluded. `extract_sentences` makes the lines of a text of paragraphs.
 """
 
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,11 @@ CACHE_FOLDER = "taught"  # an old name, kept so that embeddings from earlier ver
 KEPT_FILES = ("text.txt", "vectors.npy")  # their digests are in about.json
 REMEDY = "remove the folder, and the embeddings of the teacher are computed again"
 MAX_DEV_LINES = 2000  # maximal size of dev, and of test, if they are lines of the text
+# A sentence ends with . ! or ? before white space and a capital, an opening quote or a bracket. This is wrong
+# after abbreviations such as Dr., and good enough for text that only has to look like sentences.
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[\"“‘(]?[A-Z])")
+SHORT_LINE = 120  # characters; a line that is not longer stays whole
+MIN_LETTERS = 12  # letters and digits that a sentence has at least
 
 
 def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) -> Examples:
@@ -177,3 +183,37 @@ def cache_key(
     )
     name = Path(config.teacher.partition("@")[0]).name
     return f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+
+
+# --------------------------------------------------------------------------------- paragraphs into sentences
+
+
+def line_to_sentences(line: str, max_length: int) -> list[str]:
+    """Return the sentences of a line and, if it is not longer than max_length characters, the line itself.
+
+    A line of at most SHORT_LINE characters is not split.
+    """
+    if len(line) <= SHORT_LINE:
+        return [line]
+    sentences = SENTENCE_END.split(line)
+    return [*sentences, line] if len(sentences) > 1 and len(line) <= max_length else sentences
+
+
+def extract_sentences(
+    lines: Iterable[str], min_length: int, max_length: int, excluded: Iterable[str] = ()
+) -> Iterator[str]:
+    """Yield the distinct sentences of a text.
+
+    lines: sentences or paragraphs. min_length, max_length: characters; shorter and longer sentences are left
+    out. excluded: sentences that are left out, such as those of test sets. Sentences with the same letters
+    and digits count as equal.
+    """
+    sentences = (
+        sentence.strip() for line in lines for sentence in line_to_sentences(line.strip(), max_length)
+    )
+    fitting = (
+        sentence
+        for sentence in sentences
+        if min_length <= len(sentence) <= max_length and len(normalize_text(sentence)) >= MIN_LETTERS
+    )
+    yield from deduplicate(fitting, map(normalize_text, excluded))

@@ -334,12 +334,6 @@ class GatedFeedForward(nn.Module):
         return self.down(self.dropout(self.activation(self.gate(hidden)) * self.linear(hidden)))
 
 
-def make_feed_forward(config: T5Config) -> nn.Module:
-    """Return the feed-forward that feed_forward_proj names."""
-    gated = config.feed_forward_proj.startswith("gated-")
-    return GatedFeedForward(config) if gated else FeedForward(config)
-
-
 class Layer(nn.Module):
     """Pre-norm transformer layer: x + f(norm(x)), where f is self-attention and then feed-forward.
 
@@ -356,7 +350,8 @@ class Layer(nn.Module):
         self.attention_norm = rms_norm(config)
         self.attention = attention
         self.feed_forward_norm = rms_norm(config)
-        self.feed_forward = make_feed_forward(config)
+        is_gated = config.feed_forward_proj.startswith("gated-")
+        self.feed_forward = GatedFeedForward(config) if is_gated else FeedForward(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, bias: Tensor) -> Tensor:

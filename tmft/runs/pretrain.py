@@ -30,7 +30,7 @@ from tmft.models.registry import (
 )
 from tmft.packing import TokenizedCorpus
 from tmft.pretraining.causal_lm import NextTokens, load_causal_lm, new_causal_lm
-from tmft.pretraining.corpus import tokenize_files
+from tmft.pretraining.corpus import tokenize_files, train_wordpiece
 from tmft.pretraining.heads import (
     MaskedLM,
     ReplacedTokenDetection,
@@ -41,7 +41,6 @@ from tmft.pretraining.heads import (
 from tmft.pretraining.loop import PretrainingLog, PretrainingObjective, fit
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.span_corruption import SpanCorruption, SpanMasking
-from tmft.pretraining.wordpiece import train_wordpiece
 from tmft.runs.run_config import GENERATOR_SIZE, PretrainingConfig
 from tmft.runs.run_folder import (
     Digests,

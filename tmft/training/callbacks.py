@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from tmft.device import progress_bar
 from tmft.errors import InputError
@@ -113,16 +112,6 @@ class DivergedError(InputError):
     """Raised if the loss is infinite or not a number."""
 
 
-def divergence_error(name: str, loss: Tensor, where: str, kept: str = "") -> DivergedError:
-    """Return the error to raise for a loss that is not finite.
-
-    name: what the message calls the loss. where: the epoch or step, for the message.
-    kept: part of the message that says which results are kept, ending with '; ', or "".
-    """
-    remedy = f"{kept}try a lower lr, or precision fp32"
-    return DivergedError(f"{name} is {loss.item()} ({where}): {remedy}", "lr", "precision")
-
-
 class StopIfDiverged(Callback):
     """Raises DivergedError if the loss is not finite; looks every LOG_EVERY steps and after each epoch."""
 
@@ -134,4 +123,5 @@ class StopIfDiverged(Callback):
         if not torch.isfinite(state.total_loss):
             where = f"epoch {state.epoch}, by example {state.num_examples}"
             kept = "the best epoch before it is kept; " * (state.epoch > 1)
-            raise divergence_error("the loss", state.total_loss, where, kept)
+            problem = f"the loss is {state.total_loss.item()} ({where})"
+            raise DivergedError(f"{problem}: {kept}try a lower lr, or precision fp32", "lr", "precision")
