@@ -132,10 +132,7 @@ def test_the_padding_token_may_have_any_name(shuffled):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (
-            lambda folder: (folder / "vocab.txt").unlink(),
-            "no tokenizer in .*: expected one of tokenizer.json, vocab.txt, spm.model, spiece.model",
-        ),
+        (lambda folder: (folder / "vocab.txt").unlink(), "no tokenizer in .*: expected one of"),
         (lambda folder: (folder / "vocab.txt").write_bytes(b"\xff\xfe\x00"), "vocab.txt cannot be read"),
         (lambda folder: (folder / "vocab.txt").write_text("a\nb\n"), r"has no \[UNK\]"),
         (lambda folder: (folder / "vocab.txt").write_text("[UNK]\na\n"), r"the vocabulary has no \[CLS\]"),

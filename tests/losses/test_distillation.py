@@ -374,10 +374,7 @@ def test_it_can_be_trained_together_with_another_task(line, place, tiny_data, ca
         (["--teacher", "{t}"], "objective distillation: name a --teacher and a --text with sentences"),
         (["--task", "distillation", "--text", "{x}"], "name a --teacher and a --text with sentences"),
         (["--text", "{x}"], "--text has no effect with --objective cosine_mse: remove it"),
-        (
-            ["--teacher", "{t}", "--text", "{x}", "--similarity-weight", "-1"],
-            "--similarity-weight -1.0: choose 0 or more",
-        ),
+        (["--teacher", "{t}", "--text", "{x}", "--similarity-weight", "-1"], "--similarity-weight -1.0:"),
         (["--teacher", "{t}", "--text", "{x}", "--batch-size", "1"], "--batch-size 1: distillation compares"),
         (["--teacher", "{x}", "--text", "{x}"], "is a file: name the folder"),
         (["--teacher", "{t}", "--text", "{x}", "--projection", "8"], "have 24 dimensions, the student's 8"),
@@ -435,14 +432,8 @@ def test_a_run_of_named_layers_is_named_after_them(line, place):
         (["--keep-layers", "2,0"], "--keep-layers 2,0: write increasing layer indices, counted from 0"),
         (["--keep-layers", "first"], "--keep-layers first: write increasing layer indices, counted from 0"),
         (["--keep-layers", "0,1", "--layer", "2"], "--keep-layers and --layer exclude each other"),
-        (
-            ["--keep-layers", "0,1", "--init-from", "x"],
-            "--keep-layers and --init-from exclude each other",
-        ),
-        (
-            ["--keep-layers", "1", "--ckpt", str(ROOT / "data/twins/t5")],
-            "--keep-layers must include layer 0",
-        ),
+        (["--keep-layers", "0,1", "--init-from", "x"], "--keep-layers and --init-from exclude each other"),
+        (["--keep-layers", "1", "--ckpt", str(ROOT / "data/twins/t5")], "--keep-layers must include layer 0"),
     ],
 )
 def test_layers_that_cannot_be_kept_are_one_line(more, words, line, place):

@@ -222,11 +222,7 @@ def test_the_command_uploads_what_opens_again_and_its_card_names_it(folder, hub,
 
 REFUSALS = {
     "no token": ({"token": None}, {}, "no token for the hub: set HF_TOKEN"),
-    "a refused token": (
-        {"token": "hf_wrong"},
-        {},
-        "the hub refused the token: set HF_TOKEN to a valid token",
-    ),
+    "a refused token": ({"token": "hf_wrong"}, {}, "the hub refused the token: set HF_TOKEN to a valid"),
     "a name of others": ({}, {"/api/repos/create": 403}, "the token has no write access to me/tiny: use one"),
     "a strange name": ({"name": "me/tiny/more"}, {}, "push_to_hub me/tiny/more: write NAME or OWNER/NAME"),
 }
