@@ -59,6 +59,9 @@ SENTENCES = [
     "Is it?",
 ]
 
+DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": "c2p|p2c"}
+DEBERTA |= {"embedding_size": 24}
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):

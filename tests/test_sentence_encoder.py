@@ -9,15 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, SENTENCES, VOCABULARY, assert_same_embeddings, embed_columns, tiny_model
+from conftest import DEBERTA, ROOT, SENTENCES, VOCABULARY, assert_same_embeddings, embed_columns, tiny_model
 
 from tmft import InputError, SentenceEncoder
 from tmft.embedding.modules import Dense
 from tmft.packing import length_bucketed_batches, pack
 from tmft.pooling import POOLINGS, required_components
-
-DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": "c2p|p2c"}
-
 
 # ------------------------------------------------------------------------------------------------- encode
 

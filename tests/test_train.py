@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import PAIRS, ROOT, SENTENCES, embed_columns, tiny_model
+from conftest import DEBERTA, PAIRS, ROOT, SENTENCES, embed_columns, tiny_model
 from processes import run_forked
 
 import train
@@ -22,19 +22,6 @@ from tmft.metrics import cosines, spearman
 from tmft.reports.run_commands import option_words
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.runs.run_folder import read_result
-
-DEBERTA = {
-    "model_type": "deberta-v2",
-    "embedding_size": 24,
-    "type_vocab_size": 0,
-    "relative_attention": True,
-    "position_buckets": 8,
-    "norm_rel_ebd": "layer_norm",
-    "share_att_key": True,
-    "pos_att_type": "p2c|c2p",
-    "position_biased_input": False,
-}
-
 
 # ------------------------------------------------------------------------------------- what a run leaves
 

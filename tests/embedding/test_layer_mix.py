@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from conftest import SENTENCES, assert_same_embeddings, tiny_model
+from conftest import DEBERTA, SENTENCES, assert_same_embeddings, tiny_model
 
 from tmft import SentenceEncoder
 from tmft.checkpoints.weights import WeightFiles
@@ -14,12 +14,7 @@ from tmft.packing import pack
 FAMILIES = {
     "bert": {"model_type": "bert"},
     "electra": {"embedding_size": 24},
-    "deberta-v2": {
-        "model_type": "deberta-v2",
-        "embedding_size": 24,
-        "relative_attention": True,
-        "pos_att_type": "c2p|p2c",
-    },
+    "deberta-v2": DEBERTA,
 }
 PROJECTED = {"embedding_size": 12}  # an ELECTRA whose words are narrower than its hidden states
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import (
+    DEBERTA,
     SENTENCES,
     VOCABULARY,
     assert_same_embeddings,
@@ -41,12 +42,6 @@ from tmft.training.loop import Recipe, fit
 V = len(VOCABULARY)
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TEXTS = ["a man", "the cat", "a man plays, a man eats", "music"]
-DEBERTA = {
-    "model_type": "deberta-v2",
-    "embedding_size": 24,
-    "relative_attention": True,
-    "pos_att_type": "c2p",
-}
 FAMILIES = {"bert": {"model_type": "bert"}, "electra": {}, "deberta-v2": DEBERTA}
 RECIPE = Recipe(epochs=2, batch_size=2, lr=1e-2, weight_decay=0.1, precision="fp32")
 TRAIN = Examples((SENTENCES, [*SENTENCES[2:], *SENTENCES[:2]]), [4.5, 2.0, 3.0, 0.5, 1.5])

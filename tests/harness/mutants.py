@@ -67,6 +67,7 @@ TESTS = {
         "tests/checkpoints/test_model_folder.py",
         "tests/checkpoints/test_refused_folders.py",
         "tests/checkpoints/test_load.py",
+        "tests/checkpoints/test_weights.py",
         "tests/checkpoints/test_st_folder.py",
         "tests/checkpoints/test_any_st_folder.py",
     ],

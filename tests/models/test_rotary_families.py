@@ -11,6 +11,7 @@ import warnings
 import pytest
 import torch
 from conftest import (
+    SENTENCES,
     VOCABULARY,
     open_in_transformers,
     store_weights,
@@ -31,6 +32,7 @@ from tmft.models.rotary_transformer import FULL, SLIDING
 from tmft.packing import pack
 from tmft.pretraining.heads import MaskedLM, read_mlm_head
 from tmft.sentence_encoder import SentenceEncoder
+from tmft.serving.quantization import VNNI, set_encode_precision
 
 SIZES = {
     "vocab_size": len(VOCABULARY),
@@ -181,6 +183,19 @@ def test_bf16_in_training_and_in_encoding_is_near_float32(model_type):
     for other in (mixed, half):
         there = rows.sentence_ids > 0
         assert torch.cosine_similarity(other[there].float(), exact[there]).min() > 0.99
+
+
+@pytest.mark.skipif(
+    not any(torch.cpu.get_capabilities().get(name, False) for name in VNNI), reason="this CPU has no VNNI"
+)
+@pytest.mark.parametrize("model_type", ["modernbert", "nomic_bert", "gte", "qwen3"])
+def test_embeddings_in_8_bits_are_near_those_in_float32(model_type):
+    model = tiny_decoder(model_type) if model_type in TYPES else tiny_model(model_type=model_type)
+    exact = model.encode(SENTENCES)
+    set_encode_precision(model, "int8")
+    assert not any(isinstance(module, torch.nn.Linear) for module in model.encoder.layers.modules())
+    cosines = torch.cosine_similarity(torch.from_numpy(exact), torch.from_numpy(model.encode(SENTENCES)))
+    assert 0.98 < cosines.min() < 1 - 1e-9
 
 
 def test_fp16_is_refused_for_gemma_with_the_reason():

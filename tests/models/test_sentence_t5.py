@@ -10,8 +10,6 @@ from conftest import assert_same_embeddings, training_task
 from spm_model import made_up_sentences, tiny_t5_spm
 from test_t5 import V10
 
-import cka
-import train
 from tmft.data import Examples
 from tmft.losses.cosine import CosineMSE
 from tmft.sentence_encoder import SentenceEncoder
@@ -92,22 +90,3 @@ def test_all_layers_or_another_pooling_give_no_warning(folder, caplog):
         SentenceEncoder.from_pretrained(folder)
         SentenceEncoder.from_pretrained(folder, layer=2, pooling="mean")
     assert not caplog.records
-
-
-@pytest.mark.slow
-def test_cka_between_a_t5_and_another_family(folder, tmp_path, capsys):
-    text = tmp_path / "text.txt"
-    text.write_text("\n".join(made_up_sentences(40, seed=1)))
-    cka.main([str(folder), "data/twins/mlm", "--data", str(text)])
-    assert "A = theirs and B = mlm" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_a_run_starts_from_another_run_of_the_same_layers(folder, tiny_data, tmp_path, capsys):
-    same = ["--ckpt", str(folder), "--layer", "2", "--data", str(tiny_data), "--output-dir", str(tmp_path)]
-    same += ["--epochs", "1", "--device", "cpu", "--lr", "1e-4"]
-    train.main([*same, "--run-name", "first"])
-    train.main(
-        [*same, "--run-name", "second", "--init-from", str(tmp_path / "first-layer{layer}-seed{seed}")]
-    )
-    assert "weights from" in capsys.readouterr().out
