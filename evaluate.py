@@ -80,6 +80,7 @@ Results = dict[str, dict[float, dict]]  # task -> layer, or weight of --interpol
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
+    config = training_free_config(args)
     run = FineTunedRun(args.model)  # without tasks, unless MODEL is a folder of train.py
     tasks = tasks_from_args(args, ["stsb"], run)
     readers = {name: cache(partial(read_split, task)) for name, task in tasks.items()}
@@ -91,7 +92,6 @@ def main(argv: list[str] | None = None) -> None:
             read_splits(tasks[name], read, args.split)
         else:
             read(args.split)
-    config = training_free_config(args)
     if args.other:
         compare_with_other(args, run, tasks, readers, config)
         return
@@ -146,7 +146,7 @@ def score_model(
     config: TrainingFreeConfig,
 ) -> ScoredModel:
     """Load the model of the arguments and score it on all tasks. run: the one in its folder."""
-    device, has_new_embeddings = choose_device(args.device), is_training_free(args)
+    device = choose_device(args.device)
     model = load_model(args, device)
     similarity = "" if model.similarity_fn_name == "cosine" else f", similarity {model.similarity_fn_name}"
     pooling = f"pooling {model.pooling}, at most {model.max_length} tokens{similarity}"
@@ -154,6 +154,7 @@ def score_model(
     last = len(model.encoder.layers)
     layers = list(range(last + 1)) if args.layer == "all" else [last]
     encoders = TrainingFreeEncoders(model, layers, config, *load_interpolation_model(args, device))
+    has_new_embeddings = is_training_free(args)
     random_models = [random_static_model(model, seed=seed) for seed in range(3 * has_new_embeddings)]
     baselines = [TrainingFreeEncoders(random, [0], config.without_prompt) for random in random_models]
 

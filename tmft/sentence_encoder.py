@@ -706,8 +706,10 @@ class SentenceEncoder(nn.Module):
         pooled_width = layer_mix_width(self.layers, self.encoder.config)
         padding_side = FAMILIES[self.encoder.config.model_type].padding_side
         tokenizer_files = self.tokenizer.to_files(self.max_length, padding_side)
-        is_static, vocabulary = not self.tokenizer.add_special_tokens, self.tokenizer.vocabulary
-        settings_files = settings_to_files(settings, pooled_width, vocabulary, is_static, dtype)
+        is_static = not self.tokenizer.add_special_tokens
+        settings_files = settings_to_files(
+            settings, pooled_width, self.tokenizer.vocabulary, is_static, dtype
+        )
         with replacing_files(folder, stale=ST_CONFIG_FILES) as new:
             save_encoder(self.encoder, new, dtype=dtype)
             for name, content in (tokenizer_files | settings_files).items():

@@ -28,8 +28,7 @@ from tmft.embedding.modules import Dense, make_projection
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.export import FORMATS, export
-from tmft.serving.onnx import OnnxEncoder
-from tmft.serving.onnx_quantization import quantize_onnx
+from tmft.serving.onnx import OnnxEncoder, quantize_onnx
 from tmft.serving.quantization import VNNI
 
 TWINS = ROOT / "data/twins"

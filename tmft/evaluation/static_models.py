@@ -89,8 +89,9 @@ def static_model(word_vectors: Tensor, model: SentenceEncoder, source: str) -> S
     word_vectors: (V, D), one for each token of the vocabulary of `model`, whose tokenizer it gets; special
         tokens are omitted.
     """
+    encoder = static_encoder(word_vectors)
     tokenizer = without_special_tokens(model.tokenizer)
-    return SentenceEncoder(static_encoder(word_vectors), tokenizer, source=source).eval()
+    return SentenceEncoder(encoder, tokenizer, source=source).eval()
 
 
 def static_encoder(word_vectors: Tensor) -> BaseEncoder:

@@ -23,8 +23,14 @@ from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
 from tmft.serving.compact_export import ENCODER_FILE, quantize_compact, require_compact_support, write_compact
 from tmft.serving.graph_encoder import graph_path
 from tmft.serving.numpy_encoder import Encoder as NumpyEncoder
-from tmft.serving.onnx import PACKAGES, OnnxEncoder, require_onnx_support, require_package, write_onnx
-from tmft.serving.onnx_quantization import quantize_onnx
+from tmft.serving.onnx import (
+    PACKAGES,
+    OnnxEncoder,
+    quantize_onnx,
+    require_onnx_support,
+    require_package,
+    write_onnx,
+)
 from tmft.serving.openvino import OpenVINOEncoder, quantize_openvino, write_openvino
 
 # poolings that are weighted sums over the tokens, with weights that sum to 1

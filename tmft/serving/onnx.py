@@ -1,9 +1,15 @@
-"""Export a model as one ONNX graph, and run it with ONNX Runtime.
+"""Export a model as one ONNX graph, convert it to 8 bits, and run it with ONNX Runtime.
 
 The graph takes input_ids and attention_mask, (B, T) int64 with any B and T. It returns last_hidden_state,
 (B, T, D), and sentence_embedding, (B, D), which is the result of pooling and all modules that follow it.
 sentence-transformers uses only last_hidden_state and pools it itself. The packages onnx, onnxscript and
 onnxruntime are imported only when they are needed.
+
+In 8 bits, the matrices of linear maps and the word embeddings are integers, each output of a map with a scale
+of its own. What a map multiplies becomes integers, too. Dynamic quantization determines their scale anew in
+each batch; static quantization measures it once, with sentences to calibrate, and stores it. All other
+operations stay in float32.
+Source: Jacob et al. 2017, arXiv:1712.05877.
 
 Letters in this file: N sentences, B sentences in a batch, T tokens, D dimensions of an embedding.
 """
@@ -11,6 +17,7 @@ Letters in this file: N sentences, B sentences in a batch, T tokens, D dimension
 import importlib
 import logging
 import warnings
+from collections.abc import Sequence
 from contextlib import contextmanager, redirect_stderr
 from copy import deepcopy
 from io import StringIO
@@ -25,7 +32,7 @@ from tmft.checkpoints.save import weight_bytes
 from tmft.errors import InputError
 from tmft.packing import PackedBatch
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.serving.graph_encoder import INPUTS, OUTPUTS, Batch, GraphEncoder, graph_path
+from tmft.serving.graph_encoder import INPUTS, OUTPUTS, Batch, GraphEncoder, GraphTokenizer, graph_path
 
 ONNX_FILE = "onnx/model.onnx"
 # The packages that an export format needs, in addition to those of tmft.
@@ -35,6 +42,11 @@ PACKAGES = {
 }
 # Weights of more bytes are stored in a file next to the graph, since an ONNX file may have at most 2 GiB.
 MAX_FILE_SIZE = 2**31 - 2**24
+# Names of the files, as sentence-transformers gives them. Weights from -127 to 127 are fast on CPUs with VNNI
+# instructions and on ARM; on older CPUs sums of their products overflow, and those from 0 to 255 do not.
+DYNAMIC_FILES = {"int8": "onnx/model_qint8_avx512_vnni.onnx", "uint8": "onnx/model_quint8_avx2.onnx"}
+STATIC_FILES = {"int8": "onnx/model_qint8_static.onnx", "uint8": "onnx/model_quint8_static.onnx"}
+OPERATORS = ["MatMul", "Gemm", "Gather"]  # linear maps, and the look-up of word embeddings
 
 
 class OnnxModel(nn.Module):
@@ -122,6 +134,44 @@ def write_onnx(model: SentenceEncoder, folder: Path, dtype: torch.dtype = torch.
             verbose=False,
             external_data=weight_bytes(graph) > MAX_FILE_SIZE,
         )
+
+
+def quantize_onnx(folder: Path, dtype: str, calibration_lines: Sequence[str] = ()) -> None:
+    """Replace the float32 graph in a folder by one in 8 bits."""
+    quantization = require_package("onnxruntime.quantization", "onnx")
+    before, after = folder / ONNX_FILE, folder / (STATIC_FILES if calibration_lines else DYNAMIC_FILES)[dtype]
+    weight_type = quantization.QuantType.QInt8 if dtype == "int8" else quantization.QuantType.QUInt8
+    parts = sorted(before.parent.iterdir())  # the graph, and its weights if they are in a file of their own
+    options = {"per_channel": True, "weight_type": weight_type, "op_types_to_quantize": OPERATORS}
+    options["use_external_data_format"] = sum(path.stat().st_size for path in parts) > MAX_FILE_SIZE
+    with suppress_exporter_warnings():
+        if calibration_lines:
+            # Products inside attention, of two inputs that vary, stay in float32, and so do all results.
+            extra = {"MatMulConstBOnly": True, "OpTypesToExcludeOutputQuantization": OPERATORS}
+            reader = BatchReader(calibration_batches(folder, calibration_lines))
+            types = {"activation_type": weight_type, "extra_options": extra}
+            quantization.quantize_static(before, after, reader, **types, **options)
+        else:
+            quantization.quantize_dynamic(before, after, **options)
+    for path in parts:
+        path.unlink()
+
+
+def calibration_batches(folder: Path, lines: Sequence[str]) -> list[Batch]:
+    """Return the inputs of a graph for lines, sentences to calibrate, one at a time."""
+    tokenizer = GraphTokenizer(folder)
+    return [tokenizer.padded_batch([ids]) for ids in tokenizer.token_ids(lines)]
+
+
+class BatchReader:
+    """Batches in the form that ONNX Runtime reads for calibration (CalibrationDataReader)."""
+
+    def __init__(self, batches: list[Batch]):
+        self.batches = iter(batches)
+
+    def get_next(self) -> Batch | None:
+        """Return the next batch; None after the last one."""
+        return next(self.batches, None)
 
 
 class OnnxEncoder(GraphEncoder):

@@ -16,8 +16,13 @@ import torch
 
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.graph_encoder import OUTPUTS, Batch, GraphEncoder, graph_path
-from tmft.serving.onnx import ONNX_FILE, require_package, suppress_exporter_warnings, write_onnx
-from tmft.serving.onnx_quantization import calibration_batches
+from tmft.serving.onnx import (
+    ONNX_FILE,
+    calibration_batches,
+    require_package,
+    suppress_exporter_warnings,
+    write_onnx,
+)
 
 # Names of the files, as sentence-transformers gives them; the weights are beside each graph, in a .bin file.
 OPENVINO_FILE = "openvino/openvino_model.xml"

@@ -200,7 +200,8 @@ class TrainingTask:
         token_ids = self.dev_token_ids if split == "dev" else embed.model.tokenize(examples.sentences)
         embeddings = embed.embed_no_grad(token_ids).chunk(len(examples.texts))  # k of (N, D)
         self.objective.eval()
-        predictions, by_sub_embedding = self.loss.predict(*embeddings), {}
+        predictions = self.loss.predict(*embeddings)
+        by_sub_embedding = {}
         if isinstance(self.loss, NestedLoss) and len(self.loss.sub_embeddings.slices) > 1:
             by_sub_embedding = self.loss.predict_sub_embeddings(*embeddings)
         threshold = (dev_metrics or {}).get("threshold")
