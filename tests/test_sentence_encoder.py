@@ -354,6 +354,7 @@ def test_the_card_of_a_model_with_all_its_layers_does_not_speak_of_its_first_one
         ([3, 64, 7, 300, 7, 20, 70, 65], 150, [([3], 300), ([6, 7], 72), ([1, 5, 2, 4, 0], 64)]),
         ([3, 301, 70], 310, [([1], 301), ([2], 72), ([0], 3)]),
         ([3, 301], 700, [([1], 304), ([0], 3)]),
+        ([300] * 5, 1500, [([0, 1], 304), ([2, 3], 304), ([4], 304)]),  # 2 * 300**2 scores
         ([3, 64, 7, 7, 20], 60, [([1, 2, 0], 64), ([4, 3], 27)]),
         ([5, 12], 60, [([1, 0], 17)]),
         ([0], 60, [([0], 1)]),
@@ -363,7 +364,7 @@ def test_the_card_of_a_model_with_all_its_layers_does_not_speak_of_its_first_one
 def test_long_sentences_get_rows_of_their_length_and_the_others_are_dealt_out(
     lengths, tokens_per_batch, expected
 ):
-    assert list(length_bucketed_batches(lengths, tokens_per_batch, 64)) == expected
+    assert list(length_bucketed_batches(lengths, tokens_per_batch, 64, max_scores=200_000)) == expected
 
 
 def test_a_short_sentence_alone_is_a_row_of_its_tokens_and_has_the_embedding_that_it_has_among_others():
@@ -386,7 +387,7 @@ def test_encoding_leaves_each_module_in_its_mode():
 def test_batches_of_mixed_lengths_fill_their_rows():
     lengths = torch.randint(5, 40, (500,), generator=torch.Generator().manual_seed(0)).tolist()
     positions = 0
-    for indices, packed_length in length_bucketed_batches(lengths, 2048, 64):
+    for indices, packed_length in length_bucketed_batches(lengths, 2048, 64, 2**18):
         positions += pack([[0] * lengths[s] for s in indices], packed_length).input_ids.numel()
     assert sum(lengths) / positions > 0.93
 

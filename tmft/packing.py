@@ -183,11 +183,12 @@ def pack_arrays(
 
 
 def length_bucketed_batches(
-    lengths: list[int], tokens_per_batch: int, packed_length: int
+    lengths: list[int], tokens_per_batch: int, packed_length: int, max_scores: int
 ) -> Iterator[tuple[list[int], int]]:
     """Yield (indices, row_length) for each batch: which sentences it has, and how long its packed rows are.
 
-    lengths: the number of tokens of each sentence.
+    lengths: the number of tokens of each sentence. max_scores: in a batch of long sentences, each attention
+    head has at most this many scores, T x T in a row of T tokens, unless it is a batch of one.
     Sentences longer than packed_length come first, from long to short; each batch of them has sentences of
     similar length, and rows of the next multiple of 8 tokens. A sentence that has a batch to itself because
     of its length has a row of exactly this length, so that its attention needs no mask. The others are then
@@ -200,7 +201,7 @@ def length_bucketed_batches(
     start = 0
     while start < len(order) and lengths[order[start]] > packed_length:
         longest = lengths[order[start]]
-        batch_size = max(1, tokens_per_batch // longest)
+        batch_size = max(1, min(tokens_per_batch // longest, max_scores // longest**2))
         batch = [s for s in order[start : start + batch_size] if lengths[s] > packed_length]
         yield batch, longest if batch_size == 1 else -(-longest // 8) * 8
         start += len(batch)

@@ -627,9 +627,14 @@ class SentenceEncoder(nn.Module):
         indices: sentence s of the batch is token_ids[indices[s]]; batches are formed by length, so the
         sentences are not in their original order.
         """
-        tokens_per_batch = 2048 if self.device.type == "cpu" else 16384
+        tokens_per_batch, max_scores = 16384, 2**62
+        if self.device.type == "cpu":
+            tokens_per_batch = 2048
+            # scores of 1 MiB for each head: above 32 MiB in all, the system clears the memory of each result
+            max_scores = 2**20 // self.dtype.itemsize
         lengths = [len(ids) for ids in token_ids]
-        for indices, packed_length in length_bucketed_batches(lengths, tokens_per_batch, PACKED_LENGTH):
+        batches = length_bucketed_batches(lengths, tokens_per_batch, PACKED_LENGTH, max_scores)
+        for indices, packed_length in batches:
             batch = pack([token_ids[index] for index in indices], packed_length, self.tokenizer.pad_id)
             yield indices, batch.to(self.device)
 

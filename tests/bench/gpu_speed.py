@@ -447,7 +447,7 @@ def random_sentences(data: Path, count: int) -> list[str]:
 def encode_in_batches(model: SentenceEncoder, ids: list[list[int]], tokens_per_batch: int) -> None:
     """Embed token ids as encode does, with another number of tokens in a batch."""
     lengths = list(map(len, ids))
-    for batch, packed_length in length_bucketed_batches(lengths, tokens_per_batch, PACKED_LENGTH):
+    for batch, packed_length in length_bucketed_batches(lengths, tokens_per_batch, PACKED_LENGTH, 2**62):
         model(pack([ids[s] for s in batch], packed_length, model.tokenizer.pad_id).to(model.device)).cpu()
 
 

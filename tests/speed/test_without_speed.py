@@ -21,7 +21,7 @@ def one_row_each(lengths: np.ndarray, T: int) -> tuple[np.ndarray, np.ndarray]:
     return np.arange(len(lengths)), np.zeros(len(lengths), dtype=np.int64)
 
 
-def in_order(lengths: list[int], tokens_per_batch: int, packed_length: int):
+def in_order(lengths: list[int], tokens_per_batch: int, packed_length: int, max_scores: int):
     """Batches of two sentences in input order, in rows as long as the longest sentence of all."""
     for start in range(0, len(lengths), 2):
         yield list(range(start, min(start + 2, len(lengths)))), max(lengths)
