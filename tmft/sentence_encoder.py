@@ -178,10 +178,16 @@ class SentenceEncoder(nn.Module):
         (4, 128)
         """
         for _ in range(1 if isinstance(checkpoint, ModelFolder) else MAX_READS):
-            folder = ModelFolder.open(checkpoint, weights=init == "pretrained")
-            model = cls._from_folder(folder, layer, pooling, max_length, init, dtype)
-            if folder.is_unchanged():
-                return model
+            folder = ModelFolder.locate(checkpoint)
+            try:
+                folder.require_files(weights=init == "pretrained")
+                model = cls._from_folder(folder, layer, pooling, max_length, init, dtype)
+            except InputError:
+                if folder.is_unchanged():
+                    raise
+            else:
+                if folder.is_unchanged():
+                    return model
         raise InputError(f"{folder.name} was changed while it was read: try again when it is complete")
 
     @classmethod

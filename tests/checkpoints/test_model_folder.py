@@ -1,10 +1,13 @@
 """ModelFolder: where the files of a model are, and that each of them is read once."""
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -213,7 +216,7 @@ def test_a_model_that_is_saved_while_it_is_loaded_is_one_of_the_two(tmp_path):
             try:
                 model = SentenceEncoder.from_pretrained(tmp_path)
             except InputError as error:
-                assert "was changed while it was read" in str(error)
+                assert re.search("was changed while it was read|is not complete: wait until", str(error))
                 continue
             num_loaded += 1
             mixed += len({weight.flatten()[0].item() for weight in model.parameters()}) > 1
@@ -221,6 +224,49 @@ def test_a_model_that_is_saved_while_it_is_loaded_is_one_of_the_two(tmp_path):
         stop.set()
         thread.join()
     assert mixed == 0 and num_loaded > 0
+
+
+class Killed(BaseException):
+    """Ends the process, in place of a signal."""
+
+
+@pytest.mark.parametrize("make_model", [tiny_model, tiny_static_model])
+def test_a_save_that_is_killed_at_any_moment_leaves_one_of_both_models_or_none(
+    make_model, tmp_path, monkeypatch
+):
+    old, new = make_model(), make_model()
+    for weight in new.parameters():
+        weight.data.mul_(-3)
+    new.similarity_fn_name, new.prompts, new.default_prompt_name = "dot", {"x": "music "}, "x"
+    new.head_modules.append(Dense(new.dimensions, new.dimensions))
+    expected = [(model.similarity_fn_name, model.encode(SENTENCES).tolist()) for model in (old, new)]
+    countdown = {"events": 0}
+
+    def killed_before(function):
+        def count_down(*args, **kwargs):
+            countdown["events"] -= 1
+            if countdown["events"] == 0:
+                raise Killed
+            return function(*args, **kwargs)
+
+        return count_down
+
+    folder, found, problems = tmp_path / "model", set(), set()
+    for event in range(1, 1000):
+        old.save_pretrained(folder)
+        with monkeypatch.context() as patch, suppress(Killed):
+            countdown["events"] = event
+            patch.setattr(os, "replace", killed_before(os.replace))
+            patch.setattr(Path, "unlink", killed_before(Path.unlink))
+            new.save_pretrained(folder)
+        try:
+            model = SentenceEncoder.from_pretrained(folder)
+            found.add(expected.index((model.similarity_fn_name, model.encode(SENTENCES).tolist())))
+        except InputError as error:
+            problems.add(str(error))
+        if countdown["events"] > 0:  # it was complete before
+            break
+    assert found == {0, 1} and problems
 
 
 def test_a_model_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):

@@ -42,6 +42,7 @@ from tmft.checkpoints.tokenizer_config import (
 )
 from tmft.checkpoints.weights import WEIGHT_FILES, WeightFiles, parse_index
 from tmft.errors import InputError, did_you_mean
+from tmft.io.atomic import WRITING
 from tmft.io.files import check_symlink, file_digest, read_json, reading
 from tmft.io.paths import PACKAGE_DATA
 from tmft.models.base import EncoderConfig
@@ -97,6 +98,13 @@ class ModelFolder:
         Raises InputError if there is no such folder or hub id, if the hub does not answer and the files are
         not in the cache, or if the checkpoint has no configuration or no weights.
         """
+        folder = cls.locate(checkpoint)
+        folder.require_files(weights)
+        return folder
+
+    @classmethod
+    def locate(cls, checkpoint: "str | os.PathLike[str] | ModelFolder") -> "ModelFolder":
+        """Return the folder of a checkpoint, as `open` does, before anything in it is read."""
         if isinstance(checkpoint, ModelFolder):
             return checkpoint
         name = str(checkpoint)
@@ -109,20 +117,23 @@ class ModelFolder:
             if not is_local and path.exists():
                 raise InputError(f"{name} is a file: name the folder that holds config.json and the weights")
         if is_local:
-            folder = cls(path, name)
-        elif is_hub_id(name):
+            return cls(path, name)
+        if is_hub_id(name):
             repository = HubRepository(name)
-            folder = cls(repository.open(), name, repository)
-        else:
-            siblings = map(str, path.parent.glob("*/"))
-            raise InputError(f"no folder {name}: check the path{did_you_mean(str(path), siblings)}")
-        if not (folder.is_static or folder.find(folder.in_encoder("config.json"))):
-            raise InputError(f"no config.json in {name}: this is not a checkpoint folder")
-        if folder.repository is not None:
-            folder.file_names(weights)  # now: later steps of a program may have no network
-        elif weights or folder.is_static:
-            folder.require_weights(folder.encoder_subfolder)
-        return folder
+            return cls(repository.open(), name, repository)
+        siblings = map(str, path.parent.glob("*/"))
+        raise InputError(f"no folder {name}: check the path{did_you_mean(str(path), siblings)}")
+
+    def require_files(self, weights: bool) -> None:
+        """Raise InputError if the folder has no configuration or, if they are needed, no weights."""
+        if not (self.is_static or self.find(self.in_encoder("config.json"))):
+            if any(self.path.glob(f"{WRITING}*")):
+                raise InputError(f"{self.name} is not complete: wait until it is saved, or save it again")
+            raise InputError(f"no config.json in {self.name}: this is not a checkpoint folder")
+        if self.repository is not None:
+            self.file_names(weights)  # now: later steps of a program may have no network
+        elif weights or self.is_static:
+            self.require_weights(self.encoder_subfolder)
 
     def find(self, name: str) -> Path | None:
         """Return the path of a file; None if there is none. A missing file of the hub is downloaded."""

@@ -35,6 +35,9 @@ INPUT_NAMES = (
     *("result.json", "tmft.json", "modules.json", "vocab.json"),
     *("*config*.json", "*token*.json", "*_map.json", "*.index.json"),
 )
+# Files of a model folder without which no library opens it.
+WRITTEN_LAST = ("modules.json", "config.json")
+WRITING = ".writing-"  # what the names of temporary folders begin with
 
 
 def write_file(path: Path, content: str | Callable[[Path], None]) -> None:
@@ -63,9 +66,11 @@ def write_file(path: Path, content: str | Callable[[Path], None]) -> None:
 def replacing_files(folder: Path, stale: Iterable[str] = ()) -> Iterator[Path]:
     """Yield a temporary folder whose files replace those of `folder` all at once, at the end of the block.
 
-    A reader that looks at the folder before and after it reads then knows whether the files belong together.
-    A new folder is either complete or not there, at any moment. stale: names of files that are removed from
-    `folder` if the temporary folder has none of that name. If the block raises an error, nothing is replaced.
+    A new folder is either complete or not there, at any moment. Of an existing one, the old files are removed
+    before the new ones come, WRITTEN_LAST at the end: if the process is killed in between, files are missing,
+    but old and new ones are never taken for one model. A reader that looks at the folder before and after it
+    reads knows whether the files belong together. stale: names of files that are removed from `folder` if the
+    temporary folder has none of that name. If the block raises an error, nothing is replaced.
     """
     with writing(folder):
         if not folder.exists():
@@ -84,10 +89,11 @@ def replacing_files(folder: Path, stale: Iterable[str] = ()) -> Iterator[Path]:
             for name in names:
                 check_regular(folder / name)
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            names.sort(key=lambda name: WRITTEN_LAST.index(str(name)) if str(name) in WRITTEN_LAST else -1)
+            for name in [*reversed(names), *map(Path, stale)]:
+                (folder / name).unlink(missing_ok=True)
             for name in names:
                 os.replace(new_folder / name, folder / name)
-            for name in {Path(name) for name in stale} - set(names):
-                (folder / name).unlink(missing_ok=True)
             for path in {(folder / name).parent for name in names}:
                 fsync(path)
 
@@ -167,7 +173,7 @@ def temporary_sibling(folder: Path) -> tempfile.TemporaryDirectory:
     the process id: temporary folders that killed processes of this machine have left are removed here,
     except on Windows.
     """
-    prefix = f".writing-{socket.gethostname()}-"
+    prefix = f"{WRITING}{socket.gethostname()}-"
     for old in folder.glob(f"{glob.escape(prefix)}*-*"):
         process_id = old.name.removeprefix(prefix).partition("-")[0]
         if process_id.isdecimal() and not is_alive(int(process_id)):
