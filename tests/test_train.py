@@ -154,7 +154,13 @@ def test_a_toml_file_without_a_checkpoint_changes_the_first_run(asked, tmp_path)
         ("lr = 'fast'", "{file}: --lr: invalid float value: 'fast'"),
         ("[recipe]\nlr = 1", "{file} has recipe = {'lr': 1}: give the name of an option, and a number"),
         ("task = ['stsb', '--lr']", "{file} has task = ['stsb', '--lr']: give "),
-        ("config = 'x'", "{file}: a file cannot name another one"),
+        ("config = 'x'\nlr = 3", "{file} has config: remove it"),
+        ("help = true", "{file} has help: remove it"),
+        (
+            "batch-size = 8\nbatch_size = 4",
+            "{file} cannot be read (it has an option twice): name a TOML file",
+        ),
+        ("", "{file} cannot be read (it has no options): name"),
         ("lr 3", "{file} cannot be read (Expected '=' "),
         (None, "{file} cannot be read (No such file or directory): name a TOML file"),
     ],
@@ -166,6 +172,12 @@ def test_mistakes_in_a_config_file(content, message, asked, tmp_path):
     with pytest.raises(InputError) as error:
         train.main(["--config", str(file)])
     assert error.value.as_cli_message().startswith(message.replace("{file}", str(file))) and not asked
+
+
+def test_a_pipe_is_no_config_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="pipe is not a regular file"):
+        train.main(["--config", str(tmp_path / "pipe")])
 
 
 def test_a_result_of_python_has_no_options_to_repeat(tiny_folder, asked, tmp_path):

@@ -5,9 +5,11 @@ from pathlib import Path
 
 from tmft.cli.parser import CommandLineParser
 from tmft.errors import InputError, short_repr
-from tmft.io.files import reading
+from tmft.io.files import check_regular_file, reading
 from tmft.reports.run_commands import OPTION_NAME, option_words, run_options
 from tmft.runs.result_schema import RESULT_FILE, read_result
+
+NOT_IN_A_FILE = {"config", "help", "help_all"}  # options of the command line alone
 
 
 def expand_config(parser: CommandLineParser, argv: list[str]) -> list[str]:
@@ -27,8 +29,7 @@ def expand_config(parser: CommandLineParser, argv: list[str]) -> list[str]:
                 options.pop(other, None)
     words = [word for name, value in options.items() for word in option_words(name, value)]
     try:
-        if "config" in parser.parse_args(words):
-            raise InputError("a file cannot name another one: remove config")
+        parser.parse_args(words)
     except InputError as error:
         raise InputError(f"{path}: {error.as_cli_message()}") from None
     pairs = zip(["", *argv], argv, strict=False)  # each word, and the one before it
@@ -47,9 +48,14 @@ def read_options(path: Path) -> dict[str, object]:
         layer = str(settings["layer"]) if "layer" in settings else ""
         options = run_options(run, layer, settings["seed"]) | {"device": arguments.get("device")}
     else:
+        check_regular_file(path)  # to open a pipe would wait for its other end
         with reading(path, f"name a TOML file, or the {RESULT_FILE} of a run"):
             content = tomllib.loads(path.read_text(encoding="utf-8"))
-        options = {name.replace("-", "_"): value for name, value in content.items()}
+            options = {name.replace("-", "_"): value for name, value in content.items()}
+            if len(options) < len(content) or not options:
+                raise ValueError("it has an option twice" if options else "it has no options")
+        if not NOT_IN_A_FILE.isdisjoint(options):
+            raise InputError(f"{path} has {min(NOT_IN_A_FILE & options.keys())}: remove it")
     for name, value in options.items():
         values = value if isinstance(value, list) else [value]
         are_plain = all(isinstance(value, str | int | float | None) for value in values)
