@@ -97,8 +97,9 @@ def main(argv: list[str] | None = None) -> None:
         return
     check_save(args, tasks, config)
 
-    scored = score_model(args, run, tasks, readers, config)
-    model, encoders, results, random_scores = scored.model, scored.encoders, scored.results, scored.random
+    model = load_model(args, choose_device(args.device))
+    scored = score_model(args, model, run, tasks, readers, config)
+    encoders, results, random_scores = scored.encoders, scored.results, scored.random
     last = len(model.encoder.layers)
     print_scores(results, tasks, encoders, random_scores)
     if len(tasks) > 1 and tasks.keys() == run.task_settings.keys() and len(encoders.variants) == 1:
@@ -140,20 +141,19 @@ class ScoredModel(NamedTuple):
 
 def score_model(
     args: Namespace,
+    model: SentenceEncoder,
     run: FineTunedRun,
     tasks: dict[str, Task],
     readers: Mapping[str, ReadSplit],
     config: TrainingFreeConfig,
 ) -> ScoredModel:
-    """Load the model of the arguments and score it on all tasks. run: the one in its folder."""
-    device = choose_device(args.device)
-    model = load_model(args, device)
+    """Score a model on all tasks. args: its options. run: the one in its folder."""
     similarity = "" if model.similarity_fn_name == "cosine" else f", similarity {model.similarity_fn_name}"
     pooling = f"pooling {model.pooling}, at most {model.max_length} tokens{similarity}"
     print(f"{args.model}: {model.load_report}\n{pooling}")
     last = len(model.encoder.layers)
     layers = list(range(last + 1)) if args.layer == "all" else [last]
-    encoders = TrainingFreeEncoders(model, layers, config, *load_interpolation_model(args, device))
+    encoders = TrainingFreeEncoders(model, layers, config, *load_interpolation_model(args, model.device))
     has_new_embeddings = is_training_free(args)
     random_models = [random_static_model(model, seed=seed) for seed in range(3 * has_new_embeddings)]
     baselines = [TrainingFreeEncoders(random, [0], config.without_prompt) for random in random_models]
@@ -203,9 +203,10 @@ def compare_with_other(
 ) -> None:
     """Score MODEL and OTHER with the same options, and print their scores, the differences and the speeds."""
     runs, models = [run, FineTunedRun(args.other)], [args.model, args.other]
+    options = [Namespace(**vars(args) | {"model": name}) for name in models]
+    loaded = [load_model(one, choose_device(args.device)) for one in options]  # before one is scored
     scored = [
-        score_model(Namespace(**vars(args) | {"model": name}), result, tasks, readers, config)
-        for name, result in zip(models, runs, strict=True)
+        score_model(*of_model, tasks, readers, config) for of_model in zip(options, loaded, runs, strict=True)
     ]
     rows: dict[str, ModelDifference] = {}
     for seed, (name, task) in enumerate(tasks.items()):

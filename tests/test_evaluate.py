@@ -273,3 +273,9 @@ def test_what_two_models_cannot_have_is_refused_before_they_are_loaded(
     with pytest.raises(InputError) as error:
         evaluate.main([str(ROOT / "data/tiny"), str(tiny_folder), "--task", "sample", *words])
     assert message in error.value.as_cli_message()
+
+
+def test_a_second_model_that_is_absent_is_reported_before_the_first_is_scored(tiny_folder, monkeypatch):
+    monkeypatch.setattr(evaluate, "score_model", lambda *args: pytest.fail("a model was scored"))
+    with pytest.raises(InputError, match="no folder nowhere"):
+        evaluate.main([str(tiny_folder), "nowhere", "--task", "sample"])
