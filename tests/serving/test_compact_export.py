@@ -109,6 +109,11 @@ def with_modules(*modules):
     return model
 
 
+def huge(dense):
+    dense.bias.data.fill_(1e6)
+    return dense
+
+
 def with_prompts(model):
     model.prompts |= {"query": "a dog ", "other": "music: "}
     model.default_prompt_name = "other"
@@ -175,6 +180,7 @@ REFUSED = {
     "mix": (lambda: with_(tiny_model(model_type="bert"), layers=(1, 2)), "mixes several layers"),
     "norm": (lambda: with_modules(LayerNorm(24)), "has other modules than Dense and Normalize"),
     "template": (lambda: with_(tiny_model(model_type="bert"), prompt="[X] is"), "prompts that are no prefix"),
+    "weight": (lambda: with_modules(huge(Dense(24, 8))), "has weights beyond 65504"),
     "projection": (lambda: tiny_model(), "BERT has no linear map"),
 }
 

@@ -38,6 +38,9 @@ def require_compact_support(model: SentenceEncoder) -> SentenceEncoder:
         "has other modules than Dense and Normalize": not all(
             isinstance(m, kinds) for m in model.head_modules
         ),
+        "has weights beyond 65504, the largest number of float16": not all(
+            weight.half().isfinite().all() for weight in model.state_dict().values()
+        ),
         "has prompts that are no prefixes": bool(model.to_folder_config().prompt_templates),
     }
     if found := [problem for problem, is_there in problems.items() if is_there]:
