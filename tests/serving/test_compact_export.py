@@ -235,6 +235,13 @@ def test_a_damaged_folder_is_one_line_in_both(damage, tmp_path):
     assert run.returncode == 2 and len(run.stderr.splitlines()) == 1 and not run.stdout
 
 
+def test_numpy_refuses_a_pooling_that_it_does_not_compute(tmp_path):
+    path = exported(tiny_model(model_type="bert"), tmp_path / "compact") / "1_Pooling/config.json"
+    path.write_text(path.read_text().replace("true", "false"))
+    with pytest.raises(ValueError, match="has the poolings .*, expected the mean or cls"):
+        Encoder(tmp_path / "compact")
+
+
 @pytest.mark.parametrize("sentences", ["one string", [1], [None], ["a", b"b"]])
 def test_a_text_that_is_no_string_is_refused(sentences, tmp_path):
     encoder = Encoder(exported(tiny_model(model_type="bert"), tmp_path / "compact"))

@@ -56,7 +56,10 @@ class Encoder:
         for module in read_json(folder / "modules.json"):
             kind, path = module["type"].rpartition(".")[2], folder / module["path"]
             if kind == "Pooling":
-                self.pools_first_token = read_json(path / "config.json").get("pooling_mode_cls_token", False)
+                modes = [key for key, value in read_json(path / "config.json").items() if value is True]
+                if modes not in (["pooling_mode_cls_token"], ["pooling_mode_mean_tokens"]):
+                    raise ValueError(f"{path.name} has the poolings {modes}, expected the mean or cls")
+                self.pools_first_token = modes == ["pooling_mode_cls_token"]
             elif kind == "Dense":
                 activation = read_json(path / "config.json")["activation_function"].rpartition(".")[2]
                 self.modules.append(dense(read_weights(path / "model.safetensors"), activation))
