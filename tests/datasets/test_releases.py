@@ -372,6 +372,13 @@ REFUSALS = [  # form, file, what it has instead (None: it is absent), words of t
 ]
 
 
+def test_a_split_of_glue_that_has_a_header_alone_is_empty_which_its_size_refuses(tmp_path):
+    name, files, place, _ = FORMS["STS benchmark, GLUE"]
+    write(tmp_path, files | {"dev.tsv": GLUE_STSB.partition("\n")[0].format("\tscore") + "\n"})
+    splits = read(name, tmp_path, place)
+    assert splits["dev"] == [] and splits["train"]
+
+
 @pytest.mark.parametrize(("form", "file", "content", "message"), REFUSALS)
 def test_a_damaged_file_is_one_line(form, file, content, message, tmp_path):
     name, files, place, _ = FORMS[form]

@@ -102,7 +102,7 @@ def file_per_split(*templates: ReleaseFile) -> dict[str, tuple[ReleaseFile, ...]
 
 def drop_unscored_splits(splits: Splits) -> Splits:
     """Leave out the splits without scores, as the test split of STS benchmark in GLUE."""
-    return {split: rows for split, rows in splits.items() if len(rows[0]) == 3}
+    return {split: rows for split, rows in splits.items() if not rows or len(rows[0]) == 3}
 
 
 MRPC_DEV = 500  # number of training pairs that become dev
