@@ -124,6 +124,8 @@ def test_any_model_is_the_same_after_saving(drawn, former):
         for file, content in all_bytes(folder / "again").items():
             assert file == "README.md" or content == saved[file], file
         note = model.compatibility_note
+        is_static = model.encoder.config.model_type == "static"
+        assert ("transformers cannot run" in note) == is_static
         assert note in (folder / "saved/README.md").read_text(encoding="utf-8").replace("\\", "")
         said = [sentence for sentence in note.split(". ") if "sentence-transformers" in sentence]
         assert len([sentence for sentence in said if ZEROS not in sentence]) == len(differences), (

@@ -74,6 +74,7 @@ TESTS = {
     "tmft/checkpoints/save.py": [
         "tests/checkpoints/test_save.py",
         "tests/checkpoints/test_any_model.py",
+        "tests/checkpoints/test_load_dtype.py",
         "tests/models/test_bert_like.py",
         "tests/pretraining/test_heads.py",
     ],
