@@ -1,7 +1,7 @@
 """BERT and ELECTRA: the embeddings, then l layers of self-attention and feed-forward.
 
 Letters in this file: B rows of a batch, T tokens in a row, D hidden_size, E embedding_size, H heads,
-A = D / H. What attention_mask and position_ids contain is explained at the top of tmft/models/base.py.
+A = D / H. Rows, and what attention_mask and position_ids contain, are explained in tmft/packing.py.
 """
 
 import math
@@ -140,7 +140,8 @@ class Layer(nn.Module):
 class BertEncoder(BaseEncoder):
     """A truncated BERT or ELECTRA: the embeddings and the first `layer` layers; the others are never built.
 
-    A new encoder has random weights, initialized as in BERT; tmft.checkpoints.load loads pre-trained ones.
+    A call returns the last of its hidden states (BaseEncoder.forward). A new encoder has random weights,
+    initialized as in BERT; tmft.checkpoints.load loads pre-trained ones.
     Source: Devlin et al. 2019, arXiv:1810.04805; Clark et al. 2020, arXiv:2003.10555.
     """
 
@@ -169,9 +170,10 @@ class BertEncoder(BaseEncoder):
             yield hidden
 
     def score_bias(self, attention_mask: Tensor, dtype: torch.dtype) -> Tensor | LongRowMask:
-        """Return what is added to the attention scores of every layer, see make_attention_bias.
+        """Return what is added to the attention scores of every layer, so that a token sees its own sentence.
 
-        attention_mask: (B, T). dtype: of the result.
+        attention_mask: (B, T). The result is (B, 1, T, T) in dtype: 0 where two tokens have the same number
+        in the mask, elsewhere the lowest finite number. For long rows it is a LongRowMask.
         """
         return make_attention_bias(
             attention_mask, dtype, after=0 if self.config.predicts_next_token else None
