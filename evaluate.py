@@ -163,21 +163,22 @@ def score_model(
     objectives: dict[str, Objective | None] = {}
     with progress_bar(len(tasks), "tasks", desc="evaluate") as progress:
         for name, task in tasks.items():
-            texts = unlabeled_texts(task, readers[name], args.split)
             objective = run.load_objective(name, task, model.dimensions) if task.objective else None
             has_head = objective is not None and objective.has_head
             if args.layer is not None and has_head:
                 head = f"the head of {task.objective} fits only the layer that it was trained on"
                 raise InputError(f"--layer {args.layer}: {head}: remove --layer")
+            is_as_trained = not has_new_embeddings and args.layer is None
+            threshold = run.threshold(name) if is_as_trained else None
             objectives[name] = objective = use_saved_similarity(objective, model.similarity_fn_name)
+            texts = unlabeled_texts(task, readers[name], args.split)
             evaluate = partial(
                 EVALUATORS[task.task_type],
                 task=task,
                 read_split=readers[name],
                 split=args.split,
                 objective=objective,
-                # The threshold of the run does not fit other embeddings.
-                threshold=None if has_new_embeddings or args.layer is not None else run.threshold(name),
+                threshold=threshold,
             )
             results[name] = {}
             for variant, encode in encoders.encoders(texts).items():

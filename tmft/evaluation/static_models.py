@@ -89,8 +89,8 @@ def static_model(word_vectors: Tensor, model: SentenceEncoder, source: str) -> S
     word_vectors: (V, D), one for each token of the vocabulary of `model`, whose tokenizer it gets; special
         tokens are omitted.
     """
-    encoder = static_encoder(word_vectors)
     tokenizer = without_special_tokens(model.tokenizer)
+    encoder = static_encoder(word_vectors)
     return SentenceEncoder(encoder, tokenizer, source=source).eval()
 
 
