@@ -28,7 +28,7 @@ from tmft.checkpoints.st_folder import (
     default_pooling,
     settings_to_files,
 )
-from tmft.checkpoints.tokenizers import Tokenizer, check_vocab_size, load_tokenizer, resolve_max_length
+from tmft.checkpoints.tokenizers import Tokenizer, load_tokenizer
 from tmft.device import progress_bar
 from tmft.embedding.layer_mix import (
     check_layer_mix,
@@ -56,7 +56,7 @@ from tmft.embedding.similarity import SIMILARITIES
 from tmft.embedding.token_weights import TokenWeights, make_token_weights
 from tmft.errors import InputError, check_choice, check_range, short_repr
 from tmft.io.atomic import replacing_files, write_file
-from tmft.models.base import BaseEncoder
+from tmft.models.base import UNLIMITED_LENGTH, BaseEncoder
 from tmft.models.registry import FAMILIES
 from tmft.packing import PACKED_LENGTH, PackedBatch, TokenizedCorpus, length_bucketed_batches, pack
 from tmft.pooling import parse_pooling, pooling_functions, required_components
@@ -857,6 +857,34 @@ def to_matrix(embeddings: np.ndarray | Tensor) -> Tensor:
     if isinstance(strings, list | tuple) and any(isinstance(one, str) for one in strings):
         raise TypeError("similarity compares embeddings, not sentences: call model.encode(sentences) first")
     return torch.atleast_2d(torch.as_tensor(embeddings)).float()
+
+
+def check_vocab_size(tokenizer: Tokenizer, vocab_size: int, source: str) -> None:
+    """Raise InputError if the tokenizer has ids of vocab_size or more.
+
+    vocab_size: the number of word embeddings of the encoder. source: the checkpoint, for the message.
+    """
+    largest_id = max(tokenizer.backend.get_vocab().values())
+    if largest_id >= vocab_size:
+        raise InputError(
+            f"the tokenizer gives ids up to {largest_id}, the embedding table has {vocab_size} rows "
+            f"({source}): the two are not of one checkpoint"
+        )
+
+
+def resolve_max_length(tokenizer: Tokenizer, max_length: int | None, limit: int, default: int) -> int:
+    """Return the number of tokens to which sentences are truncated.
+
+    max_length: the number that the user chose. None means the limit in the tokenizer's files, or `default` if
+    they state none, but at most `limit`. limit: the largest number of tokens that the encoder can process.
+    Raises InputError if max_length is above `limit`, or leaves no room for a word between special tokens.
+    """
+    if max_length is None:
+        max_length = min(limit, tokenizer.max_length or default)
+    if not 3 <= max_length <= limit:
+        reason = ", the number of position embeddings" if limit < UNLIMITED_LENGTH else ""
+        raise InputError(f"max_length {max_length}: choose 3 to {limit}{reason}", "max_length")
+    return max_length
 
 
 def check_sentences(sentences: Sequence[str]) -> list[str]:

@@ -9,8 +9,8 @@ from tmft.data import Examples
 from tmft.embedding.layer_mix import WORD_EMBEDDINGS
 from tmft.evaluation.static_models import random_word_vectors, static_encoder
 from tmft.losses.cosine import CosineMSE
+from tmft.models.base import UNLIMITED_LENGTH
 from tmft.models.registry import config_from_dict, parameter_counts, random_encoder
-from tmft.models.static import UNLIMITED_LENGTH
 from tmft.packing import pack
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import TASKS

@@ -41,8 +41,8 @@ from tmft.checkpoints.tokenizer_json import read_tokenizer_json
 from tmft.checkpoints.tokenizer_kinds import KIND_BY_CLASS, TOKENIZER_KINDS, TokenizerKind
 from tmft.errors import InputError
 from tmft.io.files import reading
+from tmft.models.base import UNLIMITED_LENGTH
 from tmft.models.registry import FAMILIES
-from tmft.models.static import UNLIMITED_LENGTH
 
 UNCHANGED_CLASS = "PreTrainedTokenizerFast"  # the class of transformers that uses tokenizer.json unchanged
 log: logging.Logger = logging.getLogger("tmft")
@@ -173,34 +173,6 @@ class Tokenizer:
             "tokenizer.json": backend.to_str(pretty=True),
             "tokenizer_config.json": json.dumps(config, indent=2, ensure_ascii=False) + "\n",
         }
-
-
-def check_vocab_size(tokenizer: Tokenizer, vocab_size: int, source: str) -> None:
-    """Raise InputError if the tokenizer has ids of vocab_size or more.
-
-    vocab_size: the number of word embeddings of the encoder. source: the checkpoint, for the message.
-    """
-    largest_id = max(tokenizer.backend.get_vocab().values())
-    if largest_id >= vocab_size:
-        raise InputError(
-            f"the tokenizer gives ids up to {largest_id}, the embedding table has {vocab_size} rows "
-            f"({source}): the two are not of one checkpoint"
-        )
-
-
-def resolve_max_length(tokenizer: Tokenizer, max_length: int | None, limit: int, default: int) -> int:
-    """Return the number of tokens to which sentences are truncated.
-
-    max_length: the number that the user chose. None means the limit in the tokenizer's files, or `default` if
-    they state none, but at most `limit`. limit: the largest number of tokens that the encoder can process.
-    Raises InputError if max_length is above `limit`, or leaves no room for a word between special tokens.
-    """
-    if max_length is None:
-        max_length = min(limit, tokenizer.max_length or default)
-    if not 3 <= max_length <= limit:
-        reason = ", the number of position embeddings" if limit < UNLIMITED_LENGTH else ""
-        raise InputError(f"max_length {max_length}: choose 3 to {limit}{reason}", "max_length")
-    return max_length
 
 
 def load_tokenizer(

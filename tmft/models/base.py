@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from tmft.errors import InputError
 from tmft.models.attention import LONG_ROW, LongRowMask
 
+UNLIMITED_LENGTH = 1 << 20  # max_position_embeddings of models without position embeddings, in tokens
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,  # exact, with the error function
     "gelu_new": partial(F.gelu, approximate="tanh"),

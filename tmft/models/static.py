@@ -11,13 +11,10 @@ from dataclasses import dataclass, fields
 
 from torch import Tensor, nn
 
-from tmft.models.base import BaseEncoder, EncoderConfig, TokenEmbeddings, init_weights
+from tmft.models.base import UNLIMITED_LENGTH, BaseEncoder, EncoderConfig, TokenEmbeddings, init_weights
 from tmft.models.family import Family
 
 WEIGHT_NAMES = {"embedding": "embeddings.word"}  # module in the checkpoint -> module here
-UNLIMITED_LENGTH = 1 << 20  # max_position_embeddings of models without position embeddings, in tokens
-
-
 KEYS = ("model_type", "vocab_size", "hidden_size")  # the only keys of its config.json
 
 

@@ -21,9 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from tmft.errors import InputError
-from tmft.models.base import ACTIVATIONS, EncoderConfig, TokenEmbeddings, block_diagonal_mask
+from tmft.models.base import (
+    ACTIVATIONS,
+    UNLIMITED_LENGTH,
+    EncoderConfig,
+    TokenEmbeddings,
+    block_diagonal_mask,
+)
 from tmft.models.final_norm import FinalNormEncoder
-from tmft.models.static import UNLIMITED_LENGTH
 from tmft.speed.dropout import Dropout
 from tmft.speed.rms_norm import RMSNorm
 

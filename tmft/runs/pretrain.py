@@ -11,7 +11,7 @@ import torch
 from tmft.checkpoints.load import load_encoder_with_report
 from tmft.checkpoints.model_card import format_model_card
 from tmft.checkpoints.model_folder import ModelFolder
-from tmft.checkpoints.tokenizers import Tokenizer, check_vocab_size, load_tokenizer
+from tmft.checkpoints.tokenizers import Tokenizer, load_tokenizer
 from tmft.device import choose_precision
 from tmft.distributed import Processes
 from tmft.errors import InputError
@@ -51,6 +51,7 @@ from tmft.runs.run_folder import (
     reserve_folder,
 )
 from tmft.runs.run_result import describe_environment, read_provenance, to_json_types, write_result
+from tmft.sentence_encoder import check_vocab_size
 
 # Pre-training task -> function that makes its masking from a tokenizer: mlm as in BERT; rtd as in ELECTRA,
 # where every masked token becomes [MASK]; span as in T5; clm as in GPT, each token from those before it.
