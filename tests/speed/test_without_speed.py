@@ -58,7 +58,7 @@ REPLACEMENTS = {
         "fast_matmul": nullcontext,
         "raise_malloc_threshold": lambda: None,
     },
-    "tmft.runs.fine_tune": {"describe_threads": lambda: ""},
+    "tmft.runs.fine_tune": {"describe_threads": lambda: "", "describe_slowdown": lambda speeds: ""},
     "tmft.sentence_encoder": {
         "fast_encoding": lambda *_: nullcontext(),
         "prepacked_weights": lambda *_: nullcontext(),
@@ -141,7 +141,7 @@ def test_without_speed_losses_and_embeddings_are_the_same(model_type, tmp_path, 
     without_speed = losses_and_embeddings(tmp_path)
     everything = {name for replacements in REPLACEMENTS.values() for name in replacements}
     norms = {"t5": "RMSNorm", "qwen3": "RMSNorm", "gemma3_text": "rms_norm"}
-    of_commands = {"limit_threads", "describe_threads"}
+    of_commands = {"limit_threads", "describe_threads", "describe_slowdown"}
     assert used == everything - of_commands - ({"RMSNorm", "rms_norm"} - {norms.get(model_type)})
     assert losses == pytest.approx(without_speed[0], rel=1e-4) and losses[1] < losses[0]
     largest = np.abs(embeddings).max()

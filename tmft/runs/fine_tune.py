@@ -29,7 +29,7 @@ from tmft.runs.run_folder import (
 )
 from tmft.runs.run_result import fine_tuning_result, format_provenance, save_heads, write_result
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.speed.threads import describe_threads
+from tmft.speed.threads import describe_slowdown, describe_threads
 from tmft.training.all_layers import AllLayersEmbedder
 from tmft.training.callbacks import Callback
 from tmft.training.checkpointing import Checkpointing, TrainingCheckpoint
@@ -104,6 +104,9 @@ def fine_tune(
                 f"{epoch.pairs_per_second:.0f} pairs/s | {format_duration(seconds_left)} left",
                 flush=True,
             )
+            speeds = [finished.pairs_per_second for finished in epochs]
+            if model.device.type == "cpu" and (hint := describe_slowdown(speeds)):
+                print(hint)
             if epoch.is_best:
                 best = epoch
                 model.save_pretrained(folder)  # now, so that a run that is stopped leaves its best model
