@@ -19,6 +19,7 @@ import sys
 from pathlib import Path
 
 import tmft.cli  # noqa: F401  first: from now on Ctrl-C is one line
+from tmft.checkpoints.model_folder import ModelFolder
 from tmft.cka import linear_cka  # noqa: F401  for those who call cka.linear_cka(x, y)
 from tmft.cli.options import add_device_option, add_dtype_option, add_max_length_option
 from tmft.cli.parser import CommandLineParser, default_command, program_name, run_command
@@ -57,10 +58,13 @@ def main(argv: list[str] | None = None) -> None:
         args.json, args.plot, inputs=[args.a, args.b, *also, args.data, args.data_root, DATA_FOLDER]
     )
     device = choose_device(args.device)
-    sentences, source = find_sentences(args)
     pairs = [(args.a, args.b), *map(tuple, args.also)]
+    names = list(dict.fromkeys(name for pair in pairs for name in pair))
+    for name in names:
+        ModelFolder.open(name, weights=False)  # an error in a name comes before sentences are downloaded
+    sentences, source = find_sentences(args)
     models = {}
-    for name in dict.fromkeys(name for pair in pairs for name in pair):
+    for name in names:
         models[name] = SentenceEncoder.from_pretrained(
             name, pooling=args.pooling, max_length=args.max_length, dtype=args.dtype or "float32"
         ).to(device)

@@ -198,12 +198,13 @@ def test_mistakes_in_options(words, message, arguments, tiny_folder, tiny_data, 
     assert not (tmp_path / "runs").exists()  # nothing half-written
 
 
-@pytest.mark.parametrize("module", [evaluate, recommend])
+@pytest.mark.parametrize("module", [cka, evaluate, recommend])
 def test_a_folder_that_is_missing_is_said_before_data_are_downloaded(module, tmp_path, monkeypatch):
     monkeypatch.setattr("tmft.datasets.task_lookup.download_dataset", None)  # would be called
-    words = [str(tmp_path / "typo"), "--task", "sickr", "--data-root", str(tmp_path)]
+    second = {cka: [str(tmp_path)], evaluate: [], recommend: ["sentences.txt"]}[module]
+    words = [str(tmp_path / "typo"), *second, "--data-root", str(tmp_path)]
     with pytest.raises(InputError, match="^no folder .*/typo: check the path"):
-        module.main(words if module is evaluate else [words[0], "sentences.txt", *words[1:]])
+        module.main(words if module is cka else [*words, "--task", "sickr"])
 
 
 # Every output of every command. {pairs} is a folder of tables, {runs} one of runs.
