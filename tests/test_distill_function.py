@@ -38,8 +38,10 @@ def teacher_cosine(student: SentenceEncoder, teacher: SentenceEncoder, texts: li
 
 
 def test_a_single_text_is_not_taken_letter_by_letter(teacher):
-    with pytest.raises(InputError, match="lines is a single text: give a list of sentences"):
+    with pytest.raises(TypeError, match="a list of sentences is expected, not one string"):
         distill(teacher, "All these letters are different lines.")
+    with pytest.raises(TypeError, match="sentence 1 is '2', of type int: give strings"):
+        distill(teacher, ["a dog", 2, "a man", "a cat"])
 
 
 def test_the_layers_of_a_student_are_evenly_spaced_and_end_with_the_last():

@@ -33,7 +33,7 @@ from tmft.embedding.modules import Dense, Normalize
 from tmft.errors import InputError, check_range
 from tmft.losses.distillation import EmbeddingDistillation
 from tmft.models.registry import config_from_dict, random_encoder
-from tmft.sentence_encoder import SentenceEncoder
+from tmft.sentence_encoder import SentenceEncoder, check_sentences
 from tmft.serving.vocabulary_pruning import (
     prune_tokenizer,
     prune_vocabulary,
@@ -80,16 +80,15 @@ def distill(
     seed: of the held-out lines, the weights that are new, and the order of the lines.
 
     Raises InputError for too few lines, layers that the teacher does not have, a hidden_size or vocab_size
-    out of range, and for a vocab_size with a tokenizer from which no tokens can be removed.
+    out of range, and for a vocab_size with a tokenizer from which no tokens can be removed, and TypeError if
+    lines is a single string or has something else than strings.
     Source: Reimers and Gurevych 2020, arXiv:2004.09813.
     """
-    if isinstance(lines, str):
-        raise InputError("distill: lines is a single text: give a list of sentences", "lines")
     no_text = lines is None
     if lines is None:
         sample = read_all_splits(get_task("sample"))[""].values()
         lines = [sentence for split in sample for sentence in split.sentences] + random_lines(teacher, seed)
-    lines = list(deduplicate(lines, [""]))
+    lines = list(deduplicate(check_sentences(lines), [""]))
     if len(lines) < MIN_LINES:
         raise InputError(f"distill: {len(lines)} different lines: give at least {MIN_LINES}")
     Random(seed).shuffle(lines)
