@@ -6,6 +6,7 @@ from conftest import PAIRS, ROOT
 
 import train
 from tmft import InputError, SentenceEncoder, fine_tune
+from tmft.fine_tuning import LABEL_NAMES, examples_to_rows
 from tmft.training.callbacks import Callback
 
 ROWS = [(a, b, float(score)) for a, b, score in (line.split("\t") for line in PAIRS)]
@@ -68,6 +69,19 @@ def test_classes_of_texts_and_of_pairs(tiny_folder):
     )
 
 
+def test_columns_of_dicts_are_taken_by_their_names(tiny_folder):
+    triplets = [
+        {"positive": "p", "negative": "n", "anchor": "a"},
+        {"anchor": "a", "negative": "n", "positive": "p"},
+    ]
+    assert {row.texts for row in examples_to_rows(triplets, False, LABEL_NAMES)} == {("a", "p", "n")}
+    both = [{"one": a, "score": score, "two": b, "label": str(score > 2.5)} for a, b, score in ROWS]
+    both = [dict(reversed(row.items())) if number else row for number, row in enumerate(both)]
+    assert examples_to_rows(both, True, LABEL_NAMES) == [((a, b), score) for a, b, score in ROWS]
+    [run] = fine_tune(tiny_folder, both, both, both, layer=1, objective="softmax", **SHORT).sweep.layers[1]
+    assert run["settings"]["task"]["classes"] == {"False": 0, "True": 1}
+
+
 def test_contrastive_pairs_are_chosen_by_pairs_with_scores(tiny_folder):
     anchors = [(a, b) for a, b, _ in ROWS] * 2
     objective = {"objective": "multiple_negatives_ranking", "temperature": 0.1, "score_range": (0, 5)}
@@ -107,6 +121,8 @@ def test_callbacks_are_called(tiny_folder):
         ({"train": [("a", 2, 3.0)]}, "give one to three texts, none of them empty, and the label last$"),
         ({"train": [*ROWS, ("a", " ", 3.0)]}, "example 4, .*: give one to three texts, none of them empty"),
         ({"train": [{"a": "b", "c": "d", "similarity": 3.0}]}, 'the label last in a column "score" or'),
+        ({"train": [{"a": "b", "score": 1}, {"c": "d", "score": 3}]}, "example 2, .*: its columns are not"),
+        ({"train": [("\ud800", "b", 3.0)]}, "example 1, .*: give one to three texts"),
         ({"train": [("a", "x")] * 4, "objective": "single_text_head"}, "have the class x: give at least two"),
         ({"lr": "3e-4"}, "lr '3e-4': give a number"),
         ({"seeds": 0}, "number of seeds 0: choose 1 or more"),

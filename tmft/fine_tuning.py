@@ -20,6 +20,7 @@ from tmft.distributed import single_process
 from tmft.errors import InputError, check_choice, check_range, did_you_mean, short_repr
 from tmft.formatting import mean_and_std
 from tmft.io.atomic import write_file
+from tmft.io.files import is_utf8_string
 from tmft.io.text import read_lines, read_table
 from tmft.losses.registry import OBJECTIVES
 from tmft.reports.plots import draw_epoch_curves, draw_score_by_layer
@@ -101,9 +102,10 @@ def fine_tune(
     train, dev, test: the examples: a list of tuples, (text, text, score), or (text, text, class) and (text,
         class) for an objective that predicts classes, or (anchor, positive) and (anchor, positive, negative)
         for multiple_negatives_ranking; a list of dicts or a table of pandas, datasets or polars, in which the
-        column "score" or "label" is that of the label and the others are texts; or the path of a TSV file
-        with such columns. If dev or test is None, a tenth of train is held out for it. For
-        multiple_negatives_ranking, dev has pairs with scores, and without a test half of dev is held out.
+        column "score" or "label" (with both, "label" for classes) is that of the label and the others are
+        texts; or the path of a TSV file with such columns. If dev or test is None, a tenth of train is held
+        out for it. For multiple_negatives_ranking, dev has pairs with scores, and without a test half of dev
+        is held out.
     score_range: the lowest and the highest score.
     objective: an entry of OBJECTIVES. metric: an entry of METRICS, which chooses the best epoch on dev; None:
         spearman for scores, accuracy for classes.
@@ -142,8 +144,9 @@ def fine_tune(
         )
     is_contrastive = objective == "multiple_negatives_ranking"
     has_classes = OBJECTIVES[objective].prediction_type == "class"
+    label_names = LABEL_NAMES[::-1] if has_classes else LABEL_NAMES
     splits = {
-        name: examples_to_rows(examples, has_labels=not is_contrastive or name != "train")
+        name: examples_to_rows(examples, not is_contrastive or name != "train", label_names)
         for name, examples in (("train", train), ("dev", dev), ("test", test))
         if examples is not None
     }
@@ -230,8 +233,11 @@ def fine_tune(
         return FineTuningResult(best_model, best_layer, sweep, best if output_dir else None)
 
 
-def examples_to_rows(examples: Any, has_labels: bool) -> list[Row]:
-    """Return the examples that are given as a list of tuples or dicts, a table, or the path of a TSV file."""
+def examples_to_rows(examples: Any, has_labels: bool, label_names: Sequence[str]) -> list[Row]:
+    """Return the examples that are given as a list of tuples or dicts, a table, or the path of a TSV file.
+
+    label_names: LABEL_NAMES, of which the first one that is there has the label.
+    """
     if isinstance(examples, (str, PathLike)):
         path = Path(examples)
         header = next(read_lines(path), "").split("\t")
@@ -247,17 +253,21 @@ def examples_to_rows(examples: Any, has_labels: bool) -> list[Row]:
             examples = examples.to_list()
         elif hasattr(examples, "to_dict"):  # pandas
             examples = examples.to_dict("records")
-    rows = []
+    rows: list[Row] = []
+    text_names: list[str] = []
     for number, example in enumerate(examples, start=1):
         place = f"example {number}, {short_repr(example)}"
         if isinstance(example, Mapping):
-            label = next((example[name] for name in LABEL_NAMES if name in example), None)
-            cells = [value for name, value in example.items() if name not in LABEL_NAMES]
+            text_names = text_names or order_text_names(example)
+            if sorted(text_names) != sorted(order_text_names(example)):
+                raise InputError(f"{place}: its columns are not those of the first example")
+            label = next((example[name] for name in label_names if name in example), None)
+            cells = [example[name] for name in text_names]
         elif isinstance(example, Sequence) and not isinstance(example, str):
             *cells, label = example if has_labels else (*example, None)
         else:
             raise InputError(f"{place}: give a tuple such as (text, text, score), or a dict")
-        if not 1 <= len(cells) <= 3 or not all(isinstance(cell, str) and cell.strip() for cell in cells):
+        if not 1 <= len(cells) <= 3 or not all(is_utf8_string(cell) and cell.strip() for cell in cells):
             columns = ' in a column "score" or "label"' if isinstance(example, Mapping) else ""
             raise InputError(
                 f"{place}: give one to three texts, none of them empty, and the label last{columns}"
@@ -270,6 +280,13 @@ def examples_to_rows(examples: Any, has_labels: bool) -> list[Row]:
     if not rows:
         raise InputError("there are no examples: give a list of tuples such as (text, text, score)")
     return rows
+
+
+def order_text_names(example: Mapping[str, Any]) -> list[str]:
+    """Return the names of the texts: those of pairs and triplets in their order, others as they come."""
+    names = [name for name in example if name not in LABEL_NAMES]
+    known = (*PAIR_COLUMNS, *TRIPLET_COLUMNS)
+    return sorted(names, key=known.index) if set(names) <= set(known) else names
 
 
 def hold_out_missing(splits: dict[str, list[Row]], is_contrastive: bool) -> None:
