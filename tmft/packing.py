@@ -1,8 +1,7 @@
 """Packing: several short sentences share a row of fixed length, so that a batch has next to no padding.
 
-Sentences are short and of unequal length. If random sentences of STSB are padded to the longest one in their
-batch, 38 % of the positions hold a token; in packed rows of 64 tokens it is 94 %. This is a row of 10
-positions with two sentences and one [PAD]:
+If random sentences of STSB are padded to the longest one in their batch, 38 % of the positions hold a token;
+in packed rows of 64 tokens it is 94 %. This is a row of 10 positions with two sentences and one [PAD]:
 
     [CLS] a man plays [SEP] [CLS] it rains [SEP] [PAD]      input_ids
       1   1  1    1     1     2   2    2     2     0        sentence_ids: attention stays within a sentence
@@ -10,7 +9,6 @@ positions with two sentences and one [PAD]:
 
 An ordinary padded batch is the special case in which each row has one sentence. To encode many sentences,
 length_bucketed_batches chooses which of them share a batch.
-
 Letters in this file: N sentences in a corpus, S sentences of a batch, n tokens of these S sentences together,
 B rows of a batch, T tokens in a row.
 """
