@@ -55,7 +55,7 @@ from tmft.runs.run_config import (
     FineTuningRecipe,
     PretrainingConfig,
 )
-from tmft.runs.run_folder import check_same_on_all_processes, data_digests
+from tmft.runs.run_folder import Digests, check_same_on_all_processes, data_digests, first_change
 from tmft.runs.sweep_plan import expand_grid, run_all
 from tmft.training.trackers import check_trackers
 
@@ -67,19 +67,23 @@ FIRST_RUN = ["--ckpt", SMALL_ELECTRA, "--layer", "all", "--task", "sample", "--l
 
 
 def main(argv: list[str] | None = None) -> None:
-    argv = expand_config(train_parser()[0], sys.argv[1:] if argv is None else argv)
+    argv, digests = expand_config(train_parser()[0], sys.argv[1:] if argv is None else argv)
     args = parse_args(argv)
     if not (args.ckpt or args.from_scratch or args.task in PRETRAINING_TASKS):
         return main(default_command("train.py", FIRST_RUN, argv))
     seeds = list(range(args.num_seeds or 1)) if args.seed is None else [args.seed]
     processes = init_distributed(choose_device(args.device))  # one process, unless torchrun started several
-    (pretrain_all if args.task in PRETRAINING_TASKS else fine_tune_all)(args, seeds, processes)
+    if args.task in PRETRAINING_TASKS:
+        pretrain_all(args, seeds, processes)
+    else:
+        fine_tune_all(args, seeds, processes, digests)
 
 
-def fine_tune_all(args: Namespace, seeds: list[int], processes: Processes) -> None:
+def fine_tune_all(args: Namespace, seeds: list[int], processes: Processes, digests: Digests) -> None:
     """Fine-tune each checkpoint at each layer with each seed; with most commands that is a single run.
 
-    args: the command line. seeds: one or several. processes: those that torchrun started, or one.
+    args: the command line. seeds: one or several. processes: those that torchrun started, or one. digests: of
+    what the run that is repeated by --config has read; {} if there is none.
     """
     report_to = args.report_to or []
     check_trackers(report_to)
@@ -99,6 +103,9 @@ def fine_tune_all(args: Namespace, seeds: list[int], processes: Processes) -> No
         rounds = search_rounds(args.ckpt, args.layer, seeds, base_config, make_runs, processes)
         runs, data = next(rounds), read_all_splits(task, args.dev_fraction)
     check_same_on_all_processes({"data": data_digests(data)}, processes)
+    now = {"data": data_digests(data), "checkpoint": runs[0].checkpoint_digests}
+    if processes.rank == 0 and digests and (change := first_change(digests, now)):
+        print(f"note: other files are read than by the run that --config names: {change}")
     while runs:  # one round, or with --layer auto three
         run_all(
             runs,

@@ -86,7 +86,7 @@ def test_a_sweep_skips_what_is_finished_and_reports_mean_and_deviation(arguments
 # -------------------------------------------------------------------------------------------- --config
 
 
-def test_a_result_repeats_its_run_to_the_byte(arguments, tmp_path):
+def test_a_result_repeats_its_run_to_the_byte(arguments, tmp_path, capsys):
     train.main([*arguments, "--layer", "1-2", "--num-seeds", "2", "--pooling", "max"])
     config = tmp_path / "runs/r-layer2-seed1/result.json"
     train.main(["--config", str(config), "--output-dir", str(tmp_path / "again")])
@@ -101,6 +101,12 @@ def test_a_result_repeats_its_run_to_the_byte(arguments, tmp_path):
     assert [epoch["loss"] for epoch in first["epochs"]] == [epoch["loss"] for epoch in second["epochs"]]
     changed = {key for key in first["arguments"] if first["arguments"][key] != second["arguments"][key]}
     assert changed == {"layer", "num_seeds", "seed", "output_dir"}  # one run of the sweep, elsewhere
+    note = "note: other files are read than by the run that --config names: the content of data train has"
+    assert note not in capsys.readouterr().out
+    with open(Path(arguments[3]) / "train.tsv", "a") as file:
+        file.write(f"{PAIRS[-1]}\n")
+    train.main(["--config", str(config), "--output-dir", str(tmp_path / "changed")])
+    assert note in capsys.readouterr().out
 
 
 def test_a_result_repeats_a_pre_training(tiny_folder, tmp_path):

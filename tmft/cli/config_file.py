@@ -8,19 +8,21 @@ from tmft.errors import InputError, short_repr
 from tmft.io.files import check_regular_file, reading
 from tmft.reports.run_commands import OPTION_NAME, option_words, run_options
 from tmft.runs.result_schema import RESULT_FILE, read_result
+from tmft.runs.run_folder import Digests
 
 NOT_IN_A_FILE = {"config", "help", "help_all"}  # options of the command line alone
 
 
-def expand_config(parser: CommandLineParser, argv: list[str]) -> list[str]:
-    """Return argv with the options of FILE in place of --config FILE, before all others.
+def expand_config(parser: CommandLineParser, argv: list[str]) -> tuple[list[str], Digests]:
+    """Return argv with the options of FILE in place of --config FILE, before all others, and digests.
 
+    These are of what the run has read, if FILE is its result.json, else {}.
     Of an option that is given twice the last value counts, so options on the command line take precedence.
     Options of the file that exclude one of those are left out.
     """
     typed = vars(parser.parse_args(argv))
     if "config" not in typed:
-        return argv
+        return argv, {}
     path = typed["config"]
     options = read_options(path)
     for pair in parser.exclusive:
@@ -33,9 +35,8 @@ def expand_config(parser: CommandLineParser, argv: list[str]) -> list[str]:
     except InputError as error:
         raise InputError(f"{path}: {error.as_cli_message()}") from None
     pairs = zip(["", *argv], argv, strict=False)  # each word, and the one before it
-    return words + [
-        word for before, word in pairs if "--config" not in (before, word, word.partition("=")[0])
-    ]
+    words += [word for before, word in pairs if "--config" not in (before, word, word.partition("=")[0])]
+    return words, read_result(path.parent).get("digests", {}) if path.name == RESULT_FILE else {}
 
 
 def read_options(path: Path) -> dict[str, object]:
