@@ -143,7 +143,7 @@ def all_calls(prompts: dict) -> list[tuple[str, dict]]:
     return [*calls, ("encode", {"normalize_embeddings": True})]
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(recipe=RECIPES)
 def test_any_folder_of_sentence_transformers_is_the_same_here_and_after_saving(recipe):
     from sentence_transformers import SentenceTransformer
