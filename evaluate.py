@@ -60,7 +60,7 @@ from tmft.formatting import percent, to_json
 from tmft.io.atomic import check_output_folder, check_writable, write_file
 from tmft.io.paths import DATA_FOLDER
 from tmft.losses.objective import Objective
-from tmft.reports.score_tables import curve_table, isotropy_table, task_table
+from tmft.reports.score_tables import format_isotropy, format_scores_by_metric, format_scores_by_variant
 from tmft.runs.model_difference import (
     MAX_TIMED_SENTENCES,
     ModelDifference,
@@ -169,7 +169,7 @@ def score_model(
                 head = f"the head of {task.objective} fits only the layer that it was trained on"
                 raise InputError(f"--layer {args.layer}: {head}: remove --layer")
             is_as_trained = not has_new_embeddings and args.layer is None
-            threshold = run.threshold(name) if is_as_trained else None
+            threshold = run.find_threshold(name) if is_as_trained else None
             objectives[name] = objective = use_saved_similarity(objective, model.similarity_fn_name)
             texts = unlabeled_texts(task, readers[name], args.split)
             evaluate = partial(
@@ -252,10 +252,13 @@ def print_scores(
     """
     is_curve = len(encoders.variants) > 1
     variant = "weight" if encoders.weights else "layer"
-    print("\n" + (curve_table(results, tasks, variant) if is_curve else task_table(results)))
+    if is_curve:
+        print("\n" + format_scores_by_variant(results, tasks, variant))
+    else:
+        print("\n" + format_scores_by_metric(results))
     for name, variants in results.items():
         if ISOTROPY_METRICS[0] in next(iter(variants.values())):
-            print(f"\n{name}\n{isotropy_table(variants)}")
+            print(f"\n{name}\n{format_isotropy(variants)}")
     if random_scores:
         scores = ", ".join(f"{name} {percent(score)}" for name, score in random_scores.items())
         print(f"\nrandom embeddings with the same options: {scores}")

@@ -12,7 +12,7 @@ from tmft import distillation
 from tmft.cli import student as student_command
 from tmft.datasets.distillation_data import deduplicate
 from tmft.device import ProgressLines
-from tmft.distillation import distill, evenly_spaced, narrow_student, principal_components
+from tmft.distillation import distill, narrow_student, principal_components, space_layers_evenly
 from tmft.errors import InputError
 from tmft.io.text import read_lines
 from tmft.sentence_encoder import SentenceEncoder
@@ -45,10 +45,10 @@ def test_a_single_text_is_not_taken_letter_by_letter(teacher):
 
 
 def test_the_layers_of_a_student_are_evenly_spaced_and_end_with_the_last():
-    assert evenly_spaced(3, 6) == [0, 2, 5] and evenly_spaced(1, 6) == [5] and evenly_spaced(2, 2) == [0, 1]
-    assert evenly_spaced(4, 12) == [0, 3, 7, 11]
+    assert space_layers_evenly(3, 6) == [0, 2, 5] and space_layers_evenly(4, 12) == [0, 3, 7, 11]
+    assert space_layers_evenly(1, 6) == [5] and space_layers_evenly(2, 2) == [0, 1]
     with pytest.raises(InputError, match="layers"):
-        evenly_spaced(7, 6)
+        space_layers_evenly(7, 6)
 
 
 def test_a_distilled_student_is_closer_to_its_teacher_than_the_layers_it_began_with(teacher, lines):
@@ -161,7 +161,7 @@ def test_the_command_shows_progress_while_a_large_teacher_embeds_its_tokens(
 
 def test_without_text_the_lines_are_random_words_of_the_vocabulary(teacher, monkeypatch):
     monkeypatch.setattr(distillation, "NUM_RANDOM_LINES", 200)
-    lines = distillation.random_lines(teacher, seed=0)
+    lines = distillation.draw_random_lines(teacher, seed=0)
     words = [word for line in lines for word in line.split()]
     assert len(lines) == 200 and {len(line.split()) for line in lines} == set(range(3, 13))
     assert set(words) <= set(teacher.tokenizer.vocabulary) and all(map(str.isalpha, words))

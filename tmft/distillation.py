@@ -69,8 +69,8 @@ def distill(
     teacher: any SentenceEncoder; it is not changed. It embeds the lines in the dtype of its weights.
     lines: sentences, at least MIN_LINES different ones; one in a hundred, at most MAX_DEV_LINES, is not
         trained on and decides, by its cosine to the teacher, which epoch is kept. None: the sentences of the
-        task sample and random words of the teacher's vocabulary (`random_lines`), for a first student; real
-        text brings it nearer to its teacher.
+        task sample and random words of the teacher's vocabulary (`draw_random_lines`), for a first student;
+        real text brings it nearer to its teacher.
     layers: number of layers of the student. Without a hidden_size they are layers of the teacher, evenly
         spaced, the last one among them (of 6 layers, 3 are number 0, 2 and 5).
     hidden_size: if it is given, the student is a `narrow_student` of this width.
@@ -87,7 +87,8 @@ def distill(
     no_text = lines is None
     if lines is None:
         sample = read_all_splits(get_task("sample"))[""].values()
-        lines = [sentence for split in sample for sentence in split.sentences] + random_lines(teacher, seed)
+        lines = [sentence for split in sample for sentence in split.sentences]
+        lines += draw_random_lines(teacher, seed)
     lines = list(deduplicate(check_sentences(lines), [""]))
     if len(lines) < MIN_LINES:
         raise InputError(f"distill: {len(lines)} different lines: give at least {MIN_LINES}")
@@ -95,7 +96,7 @@ def distill(
     torch.manual_seed(seed)
     if hidden_size is None:
         student = deepcopy(teacher).float()
-        student.encoder.keep_layers(evenly_spaced(layers, len(teacher.encoder.layers)))
+        student.encoder.keep_layers(space_layers_evenly(layers, len(teacher.encoder.layers)))
         student.check_can_be_saved()
         if vocab_size is not None:
             student = prune_vocabulary(student, lines, vocab_size)
@@ -118,7 +119,7 @@ def distill(
     return student.eval()
 
 
-def random_lines(teacher: SentenceEncoder, seed: int) -> list[str]:
+def draw_random_lines(teacher: SentenceEncoder, seed: int) -> list[str]:
     """Return NUM_RANDOM_LINES lines of random words of the teacher's vocabulary.
 
     The word of rank r in the vocabulary, which is ordered by frequency, is drawn with a probability
@@ -137,7 +138,7 @@ def random_lines(teacher: SentenceEncoder, seed: int) -> list[str]:
     return [" ".join(words[i] for i in line) for line in np.split(drawn, lengths.cumsum()[:-1])]
 
 
-def evenly_spaced(count: int, num_layers: int) -> list[int]:
+def space_layers_evenly(count: int, num_layers: int) -> list[int]:
     """Return the indices of `count` layers of a model, evenly spaced, the first and the last one among them.
 
     num_layers: those of the model. A single layer is the last one, which maps into the space of the
@@ -182,7 +183,7 @@ def narrow_student(
         kept = tokens_to_keep(teacher, counts, vocab_size)
         tokenizer = prune_tokenizer(tokenizer, kept)
     basis, mean, components = principal_components(
-        token_embeddings(teacher, kept), counts[kept].sqrt(), hidden_size
+        embed_single_tokens(teacher, kept), counts[kept].sqrt(), hidden_size
     )
     config = config_from_dict(
         {
@@ -206,7 +207,7 @@ def narrow_student(
     return SentenceEncoder(encoder, tokenizer, "mean", max_length, [dense, Normalize()]).eval()
 
 
-def token_embeddings(teacher: SentenceEncoder, ids: Sequence[int]) -> Tensor:
+def embed_single_tokens(teacher: SentenceEncoder, ids: Sequence[int]) -> Tensor:
     """Return the embeddings that a teacher gives to single tokens between its special tokens, (V, D).
 
     ids: V token ids. Progress is shown on stderr: a large teacher takes minutes.

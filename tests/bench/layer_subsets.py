@@ -42,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 from tmft import SentenceEncoder, linear_cka
 from tmft.data import Examples
 from tmft.datasets.task_lookup import get_task, read_split
-from tmft.distillation import DEFAULT_RECIPE, evenly_spaced
+from tmft.distillation import DEFAULT_RECIPE, space_layers_evenly
 from tmft.formatting import markdown_table
 from tmft.losses.distillation import EmbeddingDistillation
 from tmft.metrics import cosines, spearman
@@ -154,7 +154,7 @@ def measure(args: argparse.Namespace) -> None:
         of_size = [s for s in combinations(range(num_layers), size)]
         best = sorted(of_size, key=lambda s: -done["healed", s, 0]["dev"])[:3]
         simple = [tuple(range(size)), tuple(range(num_layers - size, num_layers))]
-        for subset in dict.fromkeys([*best, *simple, tuple(evenly_spaced(size, num_layers))]):
+        for subset in dict.fromkeys([*best, *simple, tuple(space_layers_evenly(size, num_layers))]):
             score("healed", subset, 1, partial(heal, model, subset, lines, target, 1))
 
 
@@ -253,7 +253,9 @@ def choose_best_untrained(evidence: Evidence, size: int) -> Subset:
 RULES: dict[str, Callable[[Evidence, int], Subset]] = {
     "first layers": lambda evidence, size: tuple(range(size)),
     "last layers": lambda evidence, size: tuple(range(evidence.num_layers - size, evidence.num_layers)),
-    "evenly spaced, with the last": lambda evidence, size: tuple(evenly_spaced(size, evidence.num_layers)),
+    "evenly spaced, with the last": lambda evidence, size: tuple(
+        space_layers_evenly(size, evidence.num_layers)
+    ),
     "block influence": lambda evidence, size: keep_highest(evidence.influence, size),
     "angular distance": choose_by_angle,
     "CKA of input and output": choose_by_cka,
@@ -375,7 +377,7 @@ def size_table(models: dict[str, Any]) -> str:
             s: r["dev"] for (training, s), r in scores.items() if training == "healed" and len(s) == size
         }
         best = max(of_size, key=of_size.__getitem__)
-        named = [of_size[tuple(evenly_spaced(size, 6))], of_size[tuple(range(size))]]
+        named = [of_size[tuple(space_layers_evenly(size, 6))], of_size[tuple(range(size))]]
         rows.append([
             str(size),
             ", ".join(map(str, best)),

@@ -62,4 +62,4 @@ def test_every_command_offers_its_help(script):
 
 def test_the_script_is_that_of_the_function(script):
     with open(script) as file:
-        assert file.read() == completion.bash_script() + "\n"
+        assert file.read() == completion.format_bash_script() + "\n"

@@ -28,7 +28,7 @@ from tmft.evaluation.classification import (
     evaluate_classification,
     evaluate_relatedness,
     fit_all,
-    make_candidates,
+    make_penalty_candidates,
     read_features,
     scores_to_distributions,
     split_in_folds,
@@ -236,7 +236,7 @@ def fit_alone(data: FitData, fit: FitSpec) -> tuple[nn.Linear, float, int]:
 @pytest.mark.parametrize("held_out", [False, True])
 def test_batched_fits_equal_those_made_one_by_one(config, held_out):
     shared = make_data(config)
-    fits = make_candidates(split_in_folds(shared, torch.arange(200)))[::9][:4]
+    fits = make_penalty_candidates(split_in_folds(shared, torch.arange(200)))[::9][:4]
     fits = [fit._replace(dev=None) for fit in fits] if held_out else fits
     num_evaluations = set()
     for fit, model in zip(fits, fit_all(shared, fits), strict=True):

@@ -301,10 +301,10 @@ def test_a_page_has_its_blocks_in_order_and_names_its_files(tmp_path):
         raise InputError("nothing to draw")
 
     page = Page(tmp_path / "new", "A title")
-    page.text("Some <words>.")
-    page.table("scores", [["layer", "score"], ["0", "50.00"]])
-    page.table("numbers", [["a"], ["0"]], is_printed=False, is_folded=True)
-    page.figure("the curve", {"curve": draw, "none": fail})
+    page.add_text("Some <words>.")
+    page.add_table("scores", [["layer", "score"], ["0", "50.00"]])
+    page.add_table("numbers", [["a"], ["0"]], is_printed=False, is_folded=True)
+    page.add_figure("the curve", {"curve": draw, "none": fail})
     page.write("study", {"score": math.nan})
     files = {path.name: path.read_text() for path in page.files}
     table = "| layer | score |\n| --- | ---: |\n| 0 | 50.00 |\n"

@@ -23,7 +23,7 @@ from tmft.models.registry import (
     parameter_names,
     random_encoder,
     remove_prefix,
-    rename_legacy,
+    rename_legacy_weight,
 )
 
 
@@ -144,7 +144,7 @@ def match_tensors(
     report = LoadReport(depth=" and ".join([depth, *config.components]))
 
     for checkpoint_name in files.names:
-        unprefixed = rename_legacy(remove_prefix(checkpoint_name, family.prefixes))
+        unprefixed = rename_legacy_weight(remove_prefix(checkpoint_name, family.prefixes))
         param_name = param_names.get(unprefixed, "")
         head = next((head for head in family.ignored_heads if f"{unprefixed}.".startswith(f"{head}.")), None)
         if param_name in report.loaded:

@@ -134,30 +134,30 @@ Hidden state {layer_mix}, pooling {pooling!r}, {dimensions} dimensions, at most 
     )
 
 
-def sentence_transformers_snippet(name: str) -> str:
-    """Return a code snippet that encodes with sentence-transformers, then with tmft. name: the model."""
+def sentence_transformers_snippet(model_name: str) -> str:
+    """Return a code snippet that encodes with sentence-transformers, then with tmft."""
     return f"""\
 >>> from sentence_transformers import SentenceTransformer
->>> embeddings = SentenceTransformer("{name}").encode(sentences)
+>>> embeddings = SentenceTransformer("{model_name}").encode(sentences)
 >>> from tmft import SentenceEncoder
->>> embeddings = SentenceEncoder.from_pretrained("{name}").encode(sentences)"""
+>>> embeddings = SentenceEncoder.from_pretrained("{model_name}").encode(sentences)"""
 
 
-def numpy_snippet(name: str) -> str:
-    """Return a code snippet that encodes with the encode.py of a compact model. name: the model."""
+def numpy_snippet(model_name: str) -> str:
+    """Return a code snippet that encodes with the encode.py of a compact model."""
     return f"""\
 >>> import sys
->>> sys.path.append("{name}")  # its encode.py needs numpy and tokenizers alone
+>>> sys.path.append("{model_name}")  # its encode.py needs numpy and tokenizers alone
 >>> from encode import Encoder
->>> embeddings = Encoder("{name}").encode(sentences)
+>>> embeddings = Encoder("{model_name}").encode(sentences)
 >>> from tmft import SentenceEncoder
->>> embeddings = SentenceEncoder.from_pretrained("{name}").encode(sentences)"""
+>>> embeddings = SentenceEncoder.from_pretrained("{model_name}").encode(sentences)"""
 
 
-def graph_snippet(name: str, max_length: int, graph_file: str) -> str:
+def graph_snippet(model_name: str, max_length: int, graph_file: str) -> str:
     """Return a code snippet that encodes with the graph of a model.
 
-    It shows this with sentence-transformers and with onnxruntime or openvino alone. name: the model.
+    It shows this with sentence-transformers and with onnxruntime or openvino alone.
     max_length: the number of tokens to which sentences are truncated. graph_file: path of the graph in the
     folder; its first part, onnx or openvino, says which one it is.
     """
@@ -170,18 +170,18 @@ def graph_snippet(name: str, max_length: int, graph_file: str) -> str:
     inputs = '{"input_ids": ids, "attention_mask": mask}'
     run = {
         "onnx": f"""\
->>> session = onnxruntime.InferenceSession("{name}/{graph_file}")
+>>> session = onnxruntime.InferenceSession("{model_name}/{graph_file}")
 >>> [embeddings] = session.run(["sentence_embedding"], {inputs})""",
         "openvino": f"""\
->>> graph = openvino.compile_model("{name}/{graph_file}", "CPU")
+>>> graph = openvino.compile_model("{model_name}/{graph_file}", "CPU")
 >>> embeddings = graph({inputs})["sentence_embedding"]""",
     }[backend]
     return f"""\
 >>> from sentence_transformers import SentenceTransformer  # with {plugin}
->>> model = SentenceTransformer("{name}", backend="{backend}"{options})
+>>> model = SentenceTransformer("{model_name}", backend="{backend}"{options})
 >>> embeddings = model.encode(sentences)
 >>> import {engine}, tokenizers  # or, from a folder, with these two alone
->>> tokenizer = tokenizers.Tokenizer.from_file("{name}/tokenizer.json")
+>>> tokenizer = tokenizers.Tokenizer.from_file("{model_name}/tokenizer.json")
 >>> tokenizer.enable_truncation({max_length})
 >>> tokenizer.enable_padding()
 >>> batch = tokenizer.encode_batch(sentences)
@@ -189,10 +189,10 @@ def graph_snippet(name: str, max_length: int, graph_file: str) -> str:
 {run}"""
 
 
-def transformers_section(usage: UsageInfo, name: str) -> str:
+def transformers_section(usage: UsageInfo, model_name: str) -> str:
     """Return the section that shows how to use the model in transformers; '' if that is not possible.
 
-    name: the folder or hub id that the code loads.
+    model_name: the folder or hub id that the code loads.
     """
     if not usage.transformers_class or usage.graph_file:
         return ""
@@ -207,8 +207,8 @@ In transformers{scope}:
 
 ```python
 >>> from transformers import AutoTokenizer, {usage.transformers_class}
->>> tokenizer = AutoTokenizer.from_pretrained("{name}")
->>> model = {usage.transformers_class}.from_pretrained("{name}"{no_pooler})
+>>> tokenizer = AutoTokenizer.from_pretrained("{model_name}")
+>>> model = {usage.transformers_class}.from_pretrained("{model_name}"{no_pooler})
 >>> batch = tokenizer(sentences, padding=True, truncation=True, return_tensors="pt")
 >>> hidden = model(**batch).last_hidden_state{mean if usage.is_plain_mean else ""}
 ```

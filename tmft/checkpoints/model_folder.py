@@ -135,26 +135,26 @@ class ModelFolder:
         elif weights or self.is_static:
             self.require_weights(self.encoder_subfolder)
 
-    def find(self, name: str) -> Path | None:
+    def find(self, file_name: str) -> Path | None:
         """Return the path of a file; None if there is none. A missing file of the hub is downloaded."""
-        path = self.path / name
-        if name not in self.states:
+        path = self.path / file_name
+        if file_name not in self.states:
             if self.repository is not None:
-                self.repository.fetch(name)
-            self.states[name] = read_file_state(path)
-        return path if self.states[name] is not None else None
+                self.repository.fetch(file_name)
+            self.states[file_name] = read_file_state(path)
+        return path if self.states[file_name] is not None else None
 
-    def read_json(self, name: str, kind: type[Any] = dict) -> Any:
+    def read_json(self, file_name: str, kind: type[Any] = dict) -> Any:
         """Return the content of a JSON file, of type `kind`; an empty one if there is no such file."""
-        if name not in self.contents:
-            path = self.find(name)
-            self.contents[name] = kind() if path is None else read_json(path, kind)
-        return self.contents[name]
+        if file_name not in self.contents:
+            path = self.find(file_name)
+            self.contents[file_name] = kind() if path is None else read_json(path, kind)
+        return self.contents[file_name]
 
-    def parse_json(self, name: str, parse: Callable[[Any], Parsed], kind: type[Any] = dict) -> Parsed:
+    def parse_json(self, file_name: str, parse: Callable[[Any], Parsed], kind: type[Any] = dict) -> Parsed:
         """Return parse(content of a JSON file), see read_json; an error of `parse` names the file."""
-        content = self.read_json(name, kind)
-        with reading(self.path / name):
+        content = self.read_json(file_name, kind)
+        with reading(self.path / file_name):
             return parse(content)
 
     @cached_property
@@ -188,9 +188,9 @@ class ModelFolder:
         has_config = self.read_json("config.json").keys() & {"model_type", "hidden_size", "vocab_size"}
         return "" if has_config or any(self.find(name) for name in WEIGHT_FILES) else subfolder
 
-    def in_encoder(self, name: str) -> str:
+    def in_encoder(self, file_name: str) -> str:
         """Return the name, in the model folder, of a file in the folder of the encoder."""
-        return f"{self.encoder_subfolder}/{name}" if self.encoder_subfolder else name
+        return f"{self.encoder_subfolder}/{file_name}" if self.encoder_subfolder else file_name
 
     @property
     def encoder_path(self) -> Path:

@@ -229,7 +229,7 @@ def make_albert_normalizer(character_map: bytes, config: TokenizerConfig) -> nor
 def unigram_tokenizer_from_spm(
     folder: Path,
     config: TokenizerConfig,
-    name: str,
+    file_name: str,
     assign_ids: Callable[[SentencePieceModel, TokenizerConfig], tuple[list[tuple[str, float]], int]],
     normalizer: Callable[
         [bytes, TokenizerConfig], normalizers.Normalizer | None
@@ -237,11 +237,11 @@ def unigram_tokenizer_from_spm(
 ) -> tokenizers.Tokenizer:
     """Return a tokenizer built from a file of SentencePiece, without a template.
 
-    folder: the checkpoint. name: of the file in it. config: the settings of the tokenizer. assign_ids:
-    (model, config) -> (pieces in the order of the ids that they get, id of the unknown token). normalizer:
-    (character map, config) -> normalizer.
+    folder: the checkpoint. config: the settings of the tokenizer. assign_ids: (model, config) -> (pieces in
+    the order of the ids that they get, id of the unknown token). normalizer: (character map, config) ->
+    normalizer.
     """
-    model = read_spm(folder / name)
+    model = read_spm(folder / file_name)
     check_character_map(model.character_map)
     pieces, unk_id = assign_ids(model, config)
     prefix_space = config.flag("add_prefix_space", True)

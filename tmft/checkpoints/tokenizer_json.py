@@ -41,12 +41,12 @@ def read_tokenizer_json(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any
 
 def check_tokenizer_content(content: dict[str, Any]) -> None:
     """Raise ValueError if the content of a tokenizer.json could make the library crash or hang."""
-    if problem := next(find_problems(content), ""):
+    if problem := next(find_crash_causes(content), ""):
         raise ValueError(problem)
     read_character_map(content)
 
 
-def find_problems(content: dict[str, Any]) -> Iterator[str]:
+def find_crash_causes(content: dict[str, Any]) -> Iterator[str]:
     """Yield a description of each thing in a tokenizer.json that would make the library crash or hang.
 
     Other mistakes are not looked for, because the library raises errors for them.

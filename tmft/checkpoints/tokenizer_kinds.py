@@ -374,7 +374,7 @@ TOKENIZER_KINDS = {
         vocabulary_files=("spiece.model",),
         read=partial(
             unigram_tokenizer_from_spm,
-            name="spiece.model",
+            file_name="spiece.model",
             assign_ids=assign_albert_ids,
             normalizer=make_albert_normalizer,
         ),
@@ -390,7 +390,7 @@ TOKENIZER_KINDS = {
         pair_template=BOS_EOS_PAIR,
         vocabulary_files=("sentencepiece.bpe.model",),
         read=partial(
-            unigram_tokenizer_from_spm, name="sentencepiece.bpe.model", assign_ids=assign_xlm_roberta_ids
+            unigram_tokenizer_from_spm, file_name="sentencepiece.bpe.model", assign_ids=assign_xlm_roberta_ids
         ),
         rebuild=unigram_tokenizer_from_json,
         model=models.Unigram,
@@ -405,7 +405,7 @@ TOKENIZER_KINDS = {
         added_special_tokens=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
         vocabulary_files=("sentencepiece.bpe.model",),
         read=partial(
-            unigram_tokenizer_from_spm, name="sentencepiece.bpe.model", assign_ids=assign_camembert_ids
+            unigram_tokenizer_from_spm, file_name="sentencepiece.bpe.model", assign_ids=assign_camembert_ids
         ),
         rebuild=unigram_tokenizer_from_json,
         model=models.Unigram,

@@ -34,7 +34,7 @@ complete -o default -F _tmft tmft"""
 
 def main(argv: list[str] | None = None) -> None:
     parse_args(argv)
-    print(bash_script())
+    print(format_bash_script())
 
 
 def parse_args(argv: list[str] | None) -> Namespace:
@@ -43,14 +43,14 @@ def parse_args(argv: list[str] | None) -> Namespace:
     return p.parse_args(argv)
 
 
-def bash_script() -> str:
+def format_bash_script() -> str:
     """Return the script: the words that may follow each command, and each option that has choices."""
     choice_cases, option_cases = [], []
     for command in COMMANDS:
         run, subcommands = import_module(module_name(command)).main, SUBCOMMANDS.get(command, ())
         options: dict[str, list[str]] = {}
         for words in [[], *([name] for name in subcommands)]:
-            options |= options_of_help(run, words)
+            options |= read_help_options(run, words)
         for name, choices in options.items():
             if choices:
                 choice_cases.append(f'"{command} {name} "*) words="{" ".join(choices)}" ;;')
@@ -61,7 +61,7 @@ def bash_script() -> str:
     return BASH % (" ".join(COMMANDS), cases)
 
 
-def options_of_help(run: Callable[[list[str]], None], words: list[str]) -> dict[str, list[str]]:
+def read_help_options(run: Callable[[list[str]], None], words: list[str]) -> dict[str, list[str]]:
     """Return {option: choices} of a command, from its --help-all, or from --help if that describes all."""
     text = io.StringIO()
     for option in ("--help", "--help-all"):

@@ -33,7 +33,7 @@ def dispatch() -> None:
         print(format_help())
         return
     if name == "--version":
-        print(version_text())
+        print(format_versions())
         return
     if name not in COMMANDS:
         hint = did_you_mean(name, COMMANDS) or f"; choose one of {', '.join(COMMANDS)}"
@@ -71,7 +71,7 @@ def format_help() -> str:
     return "\n".join([*usage, "tmft --version shows the versions of tmft, Python and torch, and the device."])
 
 
-def version_text() -> str:
+def format_versions() -> str:
     """Return what a bug report needs: the versions of tmft, Python and torch, and the device that is used.
 
     The device is the one of --device auto, with the precision of --precision auto on it.

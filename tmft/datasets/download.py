@@ -82,8 +82,8 @@ def check_download_folder(folder: Path, source: str | None) -> None:
             raise InputError(f"cannot write {folder}: {problem}: choose another folder")
 
 
-def download(url: str, folder: Path, name: str) -> Path:
-    """Download a file of the data set `name` into a folder, with a progress bar, and return its path.
+def download(url: str, folder: Path, dataset_name: str) -> Path:
+    """Download a file of a data set into a folder, with a progress bar, and return its path.
 
     Raises InputError if there is no answer, another answer than the file, only a part of it, or more than
     MAX_DOWNLOAD_BYTES.
@@ -108,7 +108,7 @@ def download(url: str, folder: Path, name: str) -> Path:
         reason = getattr(error, "reason", None) or describe_error(error)
         raise InputError(
             f"cannot download {url} ({reason}): check the network, or download a release yourself and run "
-            f"python -m tmft data {name} --from PLACE"
+            f"python -m tmft data {dataset_name} --from PLACE"
         ) from None
     return path
 
@@ -141,18 +141,18 @@ def check_sizes(splits: Splits, release: Release, source: str) -> None:
             )
 
 
-def write_splits(splits: Splits, name: str, folder: Path) -> None:
-    """Write a file {split}.tsv for each split of the release `name`; if anything is wrong, write no file.
+def write_splits(splits: Splits, dataset_name: str, folder: Path) -> None:
+    """Write a file {split}.tsv for each split of a released data set; if anything is wrong, write no file.
 
     Labels are checked with `parse_label` for every task that reads the file; InputError names a wrong one.
     """
-    release = RELEASES[name]
+    release = RELEASES[dataset_name]
     texts = {}
     for split, rows in splits.items():
         readers = [
             task
             for task in TASKS.values()
-            if fnmatchcase(f"{name}/{split}.tsv", task.files.replace("{split}", "*"))
+            if fnmatchcase(f"{dataset_name}/{split}.tsv", task.files.replace("{split}", "*"))
         ]
         task_of_column = {task.label: task for task in readers if task.classes is not CLASSES_FROM_FILE}
         first = int(split == "unlabelled")  # these rows lack the label, which is the first column

@@ -58,7 +58,7 @@ class ReleaseFile:
     encoding: str = "utf-8-sig"
 
 
-def read_files(path: Path, files: Mapping[str, Sequence[ReleaseFile]]) -> dict[str, list[Row]]:
+def read_rows_by_name(path: Path, files: Mapping[str, Sequence[ReleaseFile]]) -> dict[str, list[Row]]:
     """Return {name: rows} for each name of `files`; a row is read from the first of its files that is there.
 
     path: the folder with the files; or the file itself, if it is only one. A name such as "mr=1" says that

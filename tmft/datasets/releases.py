@@ -23,7 +23,7 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from tmft.data import SPLITS
-from tmft.datasets.readers import ReleaseFile, Row, join_lines, read_files, read_release_file
+from tmft.datasets.readers import ReleaseFile, Row, join_lines, read_release_file, read_rows_by_name
 from tmft.errors import InputError
 from tmft.io.files import is_file, is_folder, matching_paths
 from tmft.io.text import parse_number, read_lines, select_columns
@@ -82,7 +82,7 @@ def read_release(release: Release, path: Path) -> Splits | Iterable[str]:
                 raise InputError(f"no split {word!r} ({table_path}, line {number}): download it again")
             splits[release.table_splits[word]].append(tuple(row))
         return splits
-    splits = read_files(path, release.files)
+    splits = read_rows_by_name(path, release.files)
     return release.finish(splits) if release.finish else splits
 
 
@@ -212,7 +212,7 @@ def read_sst5(folder: Path) -> Splits:
         return read_cs224n(folder, "ids-sst", "sentiment", num_texts=1)
     form = "label, space and text"
     names = "stsa.fine.{split}", "SST/fine/sentiment-{split}"
-    return read_files(folder, file_per_split(*(ReleaseFile(name, form) for name in names)))
+    return read_rows_by_name(folder, file_per_split(*(ReleaseFile(name, form) for name in names)))
 
 
 # Our name of a data set -> its folder in GLUE, the name of its dev file, and its columns: the label, the text

@@ -105,18 +105,18 @@ def get_task(
     return task
 
 
-def find_task(name: str) -> Task:
+def find_task(task_name: str) -> Task:
     """Return the entry of TASKS with this name."""
-    if name not in TASKS:
-        guess = did_you_mean(name, TASKS)
+    if task_name not in TASKS:
+        guess = did_you_mean(task_name, TASKS)
         names = f"{' The' if guess else ': the'} tasks are {', '.join(TASKS)}"
-        raise InputError(f"no task {name!r}{guess}{names}")
-    return TASKS[name]
+        raise InputError(f"no task {task_name!r}{guess}{names}")
+    return TASKS[task_name]
 
 
-def expand_groups(names: Iterable[str]) -> list[str]:
+def expand_groups(task_names: Iterable[str]) -> list[str]:
     """Return the names of tasks without duplicates, with each name of a group replaced by its tasks."""
-    return list(dict.fromkeys(task for name in names for task in GROUPS.get(name, [name])))
+    return list(dict.fromkeys(task for name in task_names for task in GROUPS.get(name, [name])))
 
 
 def objective_config_class(objective: str) -> type[Any] | None:
@@ -284,9 +284,9 @@ def with_available_eval_data(task: Task) -> Task:
     return task
 
 
-def has_data_file(name: str) -> bool:
+def has_data_file(file_name: str) -> bool:
     """Return whether a data file is there, among those that were downloaded or those that come with tmft."""
-    return any(is_file(folder / name) for folder in (DATA_FOLDER, PACKAGE_DATA))
+    return any(is_file(folder / file_name) for folder in (DATA_FOLDER, PACKAGE_DATA))
 
 
 def read_all_splits(task: Task, dev_fraction: float | None = None) -> dict[str, dict[str, Examples]]:

@@ -54,9 +54,9 @@ def choose_prompt(
     return prompts[prompt_name]
 
 
-def first_prompt_name(prompts: dict[str, str], names: tuple[str, ...]) -> str | None:
-    """Return the first of `names` that is a key of `prompts`; None if none is."""
-    return next((name for name in names if name in prompts), None)
+def first_prompt_name(prompts: dict[str, str], candidates: tuple[str, ...]) -> str | None:
+    """Return the first candidate that is a key of `prompts`; None if none is."""
+    return next((name for name in candidates if name in prompts), None)
 
 
 def parse_prompt(text: str, parameter: str = "prompt") -> str:

@@ -138,26 +138,26 @@ def special_ids(tokenizer: Tokenizer) -> set[int]:
     return {id for id in ids if id is not None}
 
 
-def check_token_weights(name: str | None, pooling: str | None = None) -> None:
+def check_token_weights(scheme: str | None, pooling: str | None = None) -> None:
     """Raise InputError if a scheme is unknown, or has no effect with a pooling.
 
-    name: a key of TOKEN_WEIGHTS; None, for no weights, is valid. pooling: a name such as max+mean; None means
-    mean.
+    scheme: a key of TOKEN_WEIGHTS; None, for no weights, is valid. pooling: a name such as max+mean; None
+    means mean.
     """
-    if name is not None and name not in TOKEN_WEIGHTS:
-        known = f"{', '.join(TOKEN_WEIGHTS)}{did_you_mean(name, TOKEN_WEIGHTS)}"
-        raise InputError(f"token_weights {name!r}: choose one of {known}", "token_weights")
+    if scheme is not None and scheme not in TOKEN_WEIGHTS:
+        known = f"{', '.join(TOKEN_WEIGHTS)}{did_you_mean(scheme, TOKEN_WEIGHTS)}"
+        raise InputError(f"token_weights {scheme!r}: choose one of {known}", "token_weights")
     poolings = (pooling or "mean").split("+")
-    if name not in (None, "uniform") and all(part in UNWEIGHTED_POOLINGS for part in poolings):
+    if scheme not in (None, "uniform") and all(part in UNWEIGHTED_POOLINGS for part in poolings):
         raise InputError(
-            f"token_weights {name} have no effect with `pooling` {pooling}: choose pooling mean",
+            f"token_weights {scheme} have no effect with `pooling` {pooling}: choose pooling mean",
             "token_weights",
             "pooling",
         )
 
 
 def make_token_weights(
-    name: str,
+    scheme: str,
     prompt: Prompt,
     vocab_size: int,
     texts: TokenIds | None = None,
@@ -165,24 +165,25 @@ def make_token_weights(
 ) -> "TokenWeights | None":
     """Return the token weights of a scheme; None if all weights are equal.
 
-    vocab_size: the number of word embeddings of the encoder. name, pooling: see check_token_weights.
+    vocab_size: the number of word embeddings of the encoder. scheme, pooling: see check_token_weights.
     """
-    check_token_weights(name, pooling)
-    if name in NEEDS_TEXT and not texts:
+    check_token_weights(scheme, pooling)
+    if scheme in NEEDS_TEXT and not texts:
         raise InputError(
-            f"token_weights {name} are estimated from texts, and there are none: give texts", "token_weights"
+            f"token_weights {scheme} are estimated from texts, and there are none: give texts",
+            "token_weights",
         )
     table = torch.ones(vocab_size)
-    if name in POSITIONAL:
+    if scheme in POSITIONAL:
         around = prompt.prefix_length or prompt.suffix_length
         return TokenWeights(table, prompt.prefix_length, prompt.suffix_length) if around else None
-    if name == "mask-token" and "mask_token" in prompt.tokenizer.special_tokens and not prompt.has_mask:
+    if scheme == "mask-token" and "mask_token" in prompt.tokenizer.special_tokens and not prompt.has_mask:
         raise InputError(
             "token_weights mask-token: the `prompt` has no [M]: choose one such as T4",
             "token_weights",
             "prompt",
         )
-    for id, weight in TOKEN_WEIGHTS[name](prompt.tokenizer, texts).items():
+    for id, weight in TOKEN_WEIGHTS[scheme](prompt.tokenizer, texts).items():
         table[id] = weight
     return None if (table == 1).all() else TokenWeights(table)
 

@@ -344,12 +344,12 @@ def split_in_folds(data: FitData, indices: Tensor) -> list[tuple[Tensor, Tensor]
     return [(indices[folds != fold], indices[folds == fold]) for fold in range(num_folds)]
 
 
-def make_candidates(splits: list[tuple[Tensor, Tensor]]) -> list[FitSpec]:
+def make_penalty_candidates(train_dev_pairs: list[tuple[Tensor, Tensor]]) -> list[FitSpec]:
     """Return a FitSpec for each pair (train, dev) and each L2 penalty; the penalty varies fastest."""
-    return [FitSpec(train, dev, l2) for train, dev in splits for l2 in L2_PENALTIES]
+    return [FitSpec(train, dev, l2) for train, dev in train_dev_pairs for l2 in L2_PENALTIES]
 
 
-def best_candidate(models: list[Regression]) -> tuple[int, float]:
+def choose_best_penalty(models: list[Regression]) -> tuple[int, float]:
     """Choose the best L2 penalty; return its index in L2_PENALTIES, and its mean score in percent."""
     scores = [[model.score for model in models[i :: len(L2_PENALTIES)]] for i in range(len(L2_PENALTIES))]
     means = [to_percent(np.float64(np.mean(values)) if len(values) > 1 else values[0]) for values in scores]
@@ -358,8 +358,8 @@ def best_candidate(models: list[Regression]) -> tuple[int, float]:
 
 def select_on_dev(data: FitData, train: Tensor, dev: Tensor) -> tuple[Regression, float]:
     """Fit a model with each L2 penalty; return the best one on dev, and its accuracy there in percent."""
-    models = fit_all(data, make_candidates([(train, dev)]))
-    best, score = best_candidate(models)
+    models = fit_all(data, make_penalty_candidates([(train, dev)]))
+    best, score = choose_best_penalty(models)
     return models[best], score  # SentEval fits it again, which gives the same weights
 
 
@@ -369,7 +369,7 @@ def select_by_cross_validation(data: FitData, train: Tensor) -> tuple[Regression
     train: indices of examples. Returns the model, and the mean accuracy of its penalty over the folds in
     percent.
     """
-    best, score = best_candidate(fit_all(data, make_candidates(split_in_folds(data, train))))
+    best, score = choose_best_penalty(fit_all(data, make_penalty_candidates(split_in_folds(data, train))))
     [model] = fit_all(data, [FitSpec(train, None, L2_PENALTIES[best])])
     return model, score
 
@@ -381,9 +381,9 @@ def nested_cross_validation(data: FitData, indices: Tensor) -> tuple[float, floa
     penalties were chosen, and of the accuracies on the folds.
     """
     outer = split_in_folds(data, indices)
-    inner = [make_candidates(split_in_folds(data, train)) for train, _ in outer]
+    inner = [make_penalty_candidates(split_in_folds(data, train)) for train, _ in outer]
     models = iter(fit_all(data, [fit for fits in inner for fit in fits]))  # at once: more fits share a batch
-    chosen = [best_candidate([next(models) for _ in fits]) for fits in inner]
+    chosen = [choose_best_penalty([next(models) for _ in fits]) for fits in inner]
     refits = [
         FitSpec(train, None, L2_PENALTIES[best]) for (train, _), (best, _) in zip(outer, chosen, strict=True)
     ]

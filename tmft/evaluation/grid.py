@@ -166,7 +166,7 @@ def run_grid(
     from the dev sentences.
     """
     start = time.perf_counter()
-    embedder = GridEmbedder(model, text)
+    embedder = VariantEmbedder(model, text)
     tasks_by_type: dict[str, list[str]] = {}
     for name, task in tasks.items():
         tasks_by_type.setdefault(grid_task_type(task), []).append(name)
@@ -206,7 +206,7 @@ def run_grid(
 # ------------------------------------------------------------------------------------------- what is embedded
 
 
-class GridEmbedder:
+class VariantEmbedder:
     """Embeds sentences with every variant of a model that a grid scores.
 
     table_sources: names of the sources in the tables, in order. curve_sources: of those in the curves over

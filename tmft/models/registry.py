@@ -151,15 +151,15 @@ def config_to_dict(config: EncoderConfig, added: dict[str, Any] | None = None) -
     return content | (added or {}) | family.extra_keys(config)
 
 
-def value_range(name: str, kind: object) -> tuple[int, int]:
+def value_range(field_name: str, kind: object) -> tuple[int, int]:
     """Return the smallest and the largest value that a field of a configuration may have.
 
-    name: the name of the field. kind: its type. Larger values must be mistakes.
+    kind: the type of the field. Larger values must be mistakes.
     """
     if kind is float:
-        return 0, 1 if name.endswith(("_prob", "_eps")) else 1_000_000
-    largest = 1000 if name.endswith("_layers") else 10_000_000
-    return int(name in ("vocab_size", "hidden_size")), largest
+        return 0, 1 if field_name.endswith(("_prob", "_eps")) else 1_000_000
+    largest = 1000 if field_name.endswith("_layers") else 10_000_000
+    return int(field_name in ("vocab_size", "hidden_size")), largest
 
 
 def check_config_value(key: str, value: Any, kind: object, smallest: int, largest: int) -> None:
@@ -193,33 +193,33 @@ def parameter_names(config: EncoderConfig) -> dict[str, str]:
     return {
         f"{checkpoint_module}.{kind}".format(n=n, m=n, g=n): f"{module}.{kind}".format(n=n, m=n, g=n)
         for checkpoint_module, module in FAMILIES[config.model_type].weight_names.items()
-        for n in range(num_copies(checkpoint_module, config))
+        for n in range(count_copies(checkpoint_module, config))
         for kind in ("weight", "bias")
     }
 
 
-def num_copies(name: str, config: EncoderConfig) -> int:
+def count_copies(module: str, config: EncoderConfig) -> int:
     """Return how many modules a name in the table weight_names stands for.
 
     A name with {n} stands for one in each layer of the encoder, a name with {m} for one in each layer of the
     decoder, a name with {g} for one in each group of layers, and all others for a single module.
     """
-    return next((count for letter, count in config.module_counts.items() if f"{{{letter}}}" in name), 1)
+    return next((count for letter, count in config.module_counts.items() if f"{{{letter}}}" in module), 1)
 
 
-def remove_prefix(name: str, prefixes: Iterable[str]) -> str:
+def remove_prefix(weight_name: str, prefixes: Iterable[str]) -> str:
     """Return the name of a tensor without the first of these prefixes that it starts with."""
-    found = next((prefix for prefix in prefixes if name.startswith(prefix)), "")
-    return name.removeprefix(found)
+    found = next((prefix for prefix in prefixes if weight_name.startswith(prefix)), "")
+    return weight_name.removeprefix(found)
 
 
-def rename_legacy(name: str) -> str:
-    """Return the current name of a weight, if `name` is one that only old checkpoints use, else `name`."""
-    if name == "embeddings":  # in static models saved by model2vec
+def rename_legacy_weight(weight_name: str) -> str:
+    """Return the current name of a weight, if it is one that only old checkpoints use, else the same."""
+    if weight_name == "embeddings":  # in static models saved by model2vec
         return "embedding.weight"
     for old, new in LEGACY_WEIGHT_NAMES.items():
-        name = name.replace(old, new)
-    return name
+        weight_name = weight_name.replace(old, new)
+    return weight_name
 
 
 # ------------------------------------------------------------------------------- encoders

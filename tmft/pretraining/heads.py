@@ -32,7 +32,7 @@ from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.save import save_encoder
 from tmft.errors import InputError
 from tmft.models.base import ACTIVATIONS, BaseEncoder, EncoderConfig, init_weights
-from tmft.models.registry import FAMILIES, random_encoder, rename_legacy
+from tmft.models.registry import FAMILIES, random_encoder, rename_legacy_weight
 from tmft.pretraining.masking import IGNORED_LABEL, LabeledBatch
 
 Head = TypeVar("Head", bound=nn.Module)
@@ -329,7 +329,7 @@ def read_head(
     config.json says.
     """
     files = folder.weights
-    name_in_file = {rename_legacy(name): name for name in files.names}
+    name_in_file = {rename_legacy_weight(name): name for name in files.names}
     for layout_index, layout in enumerate(layouts):
         present = [name for name in layout if name in name_in_file]
         if not present:

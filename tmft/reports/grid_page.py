@@ -37,18 +37,18 @@ def write_grid_page(results: GridResults, model: str, folder: Path) -> Page:
     """
     page = Page(folder, f"{model} without training")
     for paragraph in explain_tables(results):
-        page.text(paragraph)
+        page.add_text(paragraph)
     for task_type, tasks in results.tasks.items():
         title = f"{task_type}: {MEASURES[task_type]}, over {len(tasks)} tasks"
-        page.table(title, variants_table(results, task_type))
-        page.table(f"{task_type}, task by task", tasks_table(results, task_type))
+        page.add_table(title, variants_table(results, task_type))
+        page.add_table(f"{task_type}, task by task", tasks_table(results, task_type))
     curves = partial(plots.draw_score_curves, layer_curves(results), xlabel="layer", ylabel="score × 100")
-    page.figure("score by layer", {"grid-layers": curves})
+    page.add_figure("score by layer", {"grid-layers": curves})
     points = partial(plots.draw_scatter, isotropy_points(results), xlabel="IsoScore", ylabel="score × 100")
-    page.figure("isotropy against score", {"grid-isotropy": points})
+    page.add_figure("isotropy against score", {"grid-isotropy": points})
     if maps := interpolation_maps(results):
         draw = partial(plots.draw_heat_maps, maps, xlabel="weight w", ylabel="layer")
-        page.figure("weights of mean word vectors", {"grid-interpolation": draw})
+        page.add_figure("weights of mean word vectors", {"grid-interpolation": draw})
     page.write("grid", to_dict(results, model))
     return page
 

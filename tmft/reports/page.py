@@ -58,21 +58,21 @@ class Page:
         self.markdown += [f"{markdown}\n"] * bool(markdown)
         self.sections[-1][2].append(html)
 
-    def section(self, heading: str) -> None:
+    def add_section(self, heading: str) -> None:
         """Begin a section, to which the HTML page has a link at its top."""
         self.markdown.append(f"## {escape_markdown(heading)}\n")
         self.sections.append((file_stem(f"section {heading}", self.used_ids), heading, []))
 
-    def heading(self, heading: str) -> None:
+    def add_heading(self, heading: str) -> None:
         """Add a heading within a section."""
         self.add(f"### {escape_markdown(heading)}", f"<h3>{escape_html_text(heading)}</h3>")
 
-    def text(self, paragraph: str, style: str = "") -> None:
+    def add_text(self, paragraph: str, style: str = "") -> None:
         """Add a paragraph of plain text. style: a class of page.css."""
-        html = f"<p{class_attribute(style)}>{escape_html_text(paragraph, MAX_PARAGRAPH)}</p>"
+        html = f"<p{class_to_html(style)}>{escape_html_text(paragraph, MAX_PARAGRAPH)}</p>"
         self.add(escape_markdown(paragraph, max_length=MAX_PARAGRAPH), html)
 
-    def bullets(self, items: Iterable[str]) -> None:
+    def add_bullets(self, items: Iterable[str]) -> None:
         """Add a list of sentences."""
         items = list(items)
         markdown = "\n".join(f"- {escape_markdown(item, max_length=MAX_PARAGRAPH)}" for item in items)
@@ -81,7 +81,7 @@ class Page:
             f"<ul>{''.join(f'<li>{escape_html_text(item, MAX_PARAGRAPH)}</li>' for item in items)}</ul>",
         )
 
-    def facts(self, facts: dict[str, str]) -> None:
+    def add_facts(self, facts: dict[str, str]) -> None:
         """Add a list of names and values; empty values are left out."""
         known = {name: value for name, value in facts.items() if value}
         html = "".join(
@@ -93,20 +93,20 @@ class Page:
         )
         self.add(markdown, f'<dl class="facts">{html}</dl>')
 
-    def note(self, sentence: str) -> None:
+    def add_note(self, sentence: str) -> None:
         """Add a warning, which is also printed."""
         self.notes.append(sanitize(sentence))
-        self.text(sentence, "warning")
+        self.add_text(sentence, "warning")
 
-    def command(self, command: str, name: str) -> None:
-        """Add a command that page.js can copy. name: what it repeats."""
+    def add_command(self, command: str, label: str) -> None:
+        """Add a command that page.js can copy. label: what it repeats."""
         code = (
-            f'<code class="copyable" data-name="{escape_html_text(name)}">{command_to_html(command)}</code>'
+            f'<code class="copyable" data-name="{escape_html_text(label)}">{command_to_html(command)}</code>'
         )
         lines = "\n".join(sanitize(line, 6000) for line in command.split("\n"))
         self.add(f"```sh\n{lines}\n```", f'<div class="whole-command">{code}</div>')
 
-    def table(
+    def add_table(
         self,
         title: str,
         lines: list[list[str]],
@@ -134,7 +134,7 @@ class Page:
         if is_file:
             self.tables[title] = lines
 
-    def figure(self, title: str, panels: Mapping[str, DrawFunction], explanation: str = "") -> None:
+    def add_figure(self, title: str, panels: Mapping[str, DrawFunction], explanation: str = "") -> None:
         """Draw the panels of a figure, write each as SVG and PDF, and add them to the page side by side.
 
         title: for those who do not see the figure. panels: {name of the files, without ending: function that
@@ -158,40 +158,40 @@ class Page:
             caption = f"<figcaption>{escape_html_text(explanation, 900)}</figcaption>" if explanation else ""
             self.add("", f'<figure>{caption}<div class="panels">{"".join(shown)}</div></figure>')
 
-    def write(self, name: str, data: object) -> None:
-        """Write the page to <folder>/name.md, and data, the numbers in its tables, to <folder>/name.json.
+    def write(self, page_name: str, data: object) -> None:
+        """Write the page to <folder>/page_name.md, and data, the numbers in its tables, to page_name.json.
 
         The tables go to <folder>/tables, each as .tex and as .csv.
         """
-        self.add_file(f"{name}.md", "\n".join(self.markdown))
-        self.add_file(f"{name}.json", to_json(data))
+        self.add_file(f"{page_name}.md", "\n".join(self.markdown))
+        self.add_file(f"{page_name}.json", to_json(data))
         used: set[str] = set()
         for title, lines in self.tables.items():
             stem = file_stem(title, used)
             self.add_file(f"tables/{stem}.tex", latex_table(title, lines, label=stem))
             self.add_file(f"tables/{stem}.csv", csv_table(lines))
 
-    def write_html(self, name: str, footer: str) -> None:
+    def write_html(self, file_name: str, footer: str) -> None:
         """Write the page as one HTML file. footer: HTML."""
         css, script = (
             (Path(__file__).parent / file).read_text(encoding="utf-8").strip()
             for file in ("page.css", "page.js")
         )
-        policy = f"default-src 'none'; style-src '{csp_hash(css)}'; script-src '{csp_hash(script)}'"
+        policy = f"default-src 'none'; style-src '{hash_for_csp(css)}'; script-src '{hash_for_csp(script)}'"
         (_, _, top), *sections = [(*about, "\n".join(pieces)) for *about, pieces in self.sections]
         links = "".join(
-            f'<li><a href="#{name}">{escape_html_text(heading)}</a></li>' for name, heading, _ in sections
+            f'<li><a href="#{id}">{escape_html_text(heading)}</a></li>' for id, heading, _ in sections
         )
         skipped = "".join(
             f'<p class="warning">{escape_html_text(reason, 900)}</p>' for reason in self.skipped_figures
         )
         body = "\n".join(
-            f'<section id="{name}" aria-labelledby="{name}-heading">\n'
-            f'<h2 id="{name}-heading">{escape_html_text(heading)}</h2>\n{pieces}\n</section>'
-            for name, heading, pieces in sections
+            f'<section id="{id}" aria-labelledby="{id}-heading">\n'
+            f'<h2 id="{id}-heading">{escape_html_text(heading)}</h2>\n{pieces}\n</section>'
+            for id, heading, pieces in sections
         )
         self.add_file(
-            name,
+            file_name,
             f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -220,17 +220,17 @@ class Page:
 """,
         )
 
-    def add_file(self, name: str, content: str) -> None:
-        """Write content, a text, to the file `name` in the folder."""
-        write_file(self.folder / name, content)
-        self.files.append(self.folder / name)
+    def add_file(self, file_name: str, content: str) -> None:
+        """Write content, a text, to a file in the folder."""
+        write_file(self.folder / file_name, content)
+        self.files.append(self.folder / file_name)
 
 
-def inline_svg(svg: str, name: str) -> str:
+def inline_svg(svg: str, prefix: str) -> str:
     """Return a figure of matplotlib as it can stand in an HTML page: smaller, and styled by page.css.
 
-    Styles become attributes, which the security policy of the page permits. name: makes the ids in the figure
-    those of no other one.
+    Styles become attributes, which the security policy of the page permits. prefix: makes the ids in the
+    figure those of no other one.
     """
     title, description = (
         found[1] if (found := re.search(rf"<{tag}>(.*?)</{tag}>", svg, re.DOTALL)) else ""
@@ -239,24 +239,24 @@ def inline_svg(svg: str, name: str) -> str:
     box = re.search(r'viewBox="[^"]*"', svg)
     content = svg[svg.index("<defs>") : svg.rindex("</svg>")]
     content = re.sub(r"<style.*?</style>", "", content, flags=re.DOTALL)
-    content = re.sub(r' style="([^"]*)"', lambda match: style_attributes(match[1]), content)
+    content = re.sub(r' style="([^"]*)"', lambda match: style_to_attributes(match[1]), content)
     content = re.sub(r'<g id="[^"]*"', "<g", content)
-    content = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{name}-", content)
+    content = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{prefix}-", content)
     content = re.sub(r"\s*\n\s*", "\n", content)
     return (
-        f'<svg class="figure" role="img" aria-labelledby="{name}-title {name}-words" {box[0] if box else ""} '
-        f'stroke-linejoin="round"><title id="{name}-title">{title}</title>'
-        f'<desc id="{name}-words">{description}</desc>{content}</svg>'
+        f'<svg class="figure" role="img" aria-labelledby="{prefix}-title {prefix}-words" '
+        f'{box[0] if box else ""} stroke-linejoin="round"><title id="{prefix}-title">{title}</title>'
+        f'<desc id="{prefix}-words">{description}</desc>{content}</svg>'
     )
 
 
-def style_attributes(style: str) -> str:
+def style_to_attributes(style: str) -> str:
     """Return the declarations of a style as SVG attributes, without the font, which is that of the page."""
     pairs = [declaration.split(":", 1) for declaration in style.split(";") if ":" in declaration]
     return "".join(f' {k.strip()}="{v.strip()}"' for k, v in pairs if k.strip() != "font-family")
 
 
-def csp_hash(text: str) -> str:
+def hash_for_csp(text: str) -> str:
     """Return the name by which a content security policy allows a style or script with this content."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
@@ -266,9 +266,9 @@ def escape_html_text(text: object, max_length: int = MAX_NAME_LENGTH) -> str:
     return escape(sanitize(str(text), max_length), quote=True)
 
 
-def class_attribute(name: str) -> str:
-    """Return ` class="name"`, or "" without a name."""
-    return f' class="{name}"' if name else ""
+def class_to_html(class_name: str) -> str:
+    """Return ` class="class_name"`, or "" if class_name is empty."""
+    return f' class="{class_name}"' if class_name else ""
 
 
 def table_to_html(
@@ -278,15 +278,15 @@ def table_to_html(
     heading, *body = lines
     is_text = [not any(NUMBER.fullmatch(line[i]) for line in body) for i in range(len(heading))]
     cells = [
-        f'<th scope="col"{class_attribute("words" if is_text[i] else "")}>{escape_html_text(cell)}</th>'
+        f'<th scope="col"{class_to_html("words" if is_text[i] else "")}>{escape_html_text(cell)}</th>'
         for i, cell in enumerate(heading)
     ]
     cells += ['<th scope="col" class="words command-cell">command</th>'] if commands else []
     rows = []
     for number, line in enumerate(body):
         row = [cell_to_html(cell, i, is_text[i]) for i, cell in enumerate(line)]
-        row += [f'<td class="command-cell">{folded_command(commands[number])}</td>'] if commands else []
-        rows.append(f"<tr{class_attribute('best' if number == best else '')}>{''.join(row)}</tr>")
+        row += [f'<td class="command-cell">{fold_command(commands[number])}</td>'] if commands else []
+        rows.append(f"<tr{class_to_html('best' if number == best else '')}>{''.join(row)}</tr>")
     label = escape_html_text(title)
     return (
         f'<p class="caption">{label}</p><div class="scroll" role="region" tabindex="0" '
@@ -300,13 +300,13 @@ def cell_to_html(text: str, column: int, is_text: bool) -> str:
     match = NUMBER.fullmatch(text)
     value = f' data-value="{match[1].replace(",", "")}"' if match else ""
     if column == 0:
-        kind = class_attribute("long" if len(text) > 40 else "")
+        kind = class_to_html("long" if len(text) > 40 else "")
         return f'<th scope="row"{kind}{value}>{escape_html_text(text, MAX_CELL)}</th>'
     kind = "words" if is_text or len(text) > 40 else "number"
     return f'<td class="{kind}"{value}>{escape_html_text(text, MAX_CELL)}</td>'
 
 
-def folded_command(command: str) -> str:
+def fold_command(command: str) -> str:
     """Return a command that can be unfolded, and copied with page.js."""
     code = f'<code class="copyable">{command_to_html(command)}</code>'
     return f'<details class="command"><summary>show</summary>{code}</details>'

@@ -67,9 +67,9 @@ def make_report(runs: Path, out: Path, program: str = "tmft") -> Page:
     if not sweeps and not pretrained:
         raise InputError(f"no finished run below {runs}: name a folder with run folders (result.json)")
     page = Page(out, f"Runs in {runs.resolve().name}", f"{date.today().isoformat()}, {program}")
-    page.text(summarize_runs(sweeps, pretrained), "lead")
+    page.add_text(summarize_runs(sweeps, pretrained), "lead")
     for folder, original in copies.items():
-        page.note(f"{folder} is a copy of the run {original}: it is not counted.")
+        page.add_note(f"{folder} is a copy of the run {original}: it is not counted.")
     used: set[str] = set()
     has_baselines = False
     for task, group in group_by_task(sweeps).items():
@@ -82,13 +82,13 @@ def make_report(runs: Path, out: Path, program: str = "tmft") -> Page:
     if pairs := read_cka_files(runs):
         add_cka(page, pairs)
     if sweeps:
-        page.section("What was run")
+        page.add_section("What was run")
         for sweep in sweeps:
-            page.heading(sweep.name)
-            page.facts(describe_sweep(sweep))
-            page.command(sweep_command(sweep), sweep.name)
-    page.section("How to read this page")
-    page.bullets([*ABOUT, *[ABOUT_BASELINES] * has_baselines])
+            page.add_heading(sweep.name)
+            page.add_facts(describe_sweep(sweep))
+            page.add_command(sweep_command(sweep), sweep.name)
+    page.add_section("How to read this page")
+    page.add_bullets([*ABOUT, *[ABOUT_BASELINES] * has_baselines])
     page.write("report", raw_results(sweeps))
     if sweeps:
         page.add_file("runs.csv", csv_table(tidy_scores(sweeps)))
@@ -135,16 +135,16 @@ def add_task(
     copies: dict[Path, Path],
 ) -> None:
     """Add the section of a task to the page. stem: begins the names of its files."""
-    page.section(task)
+    page.add_section(task)
     if sweeps[0].data == "sample":
-        page.text(ABOUT_SAMPLE)
+        page.add_text(ABOUT_SAMPLE)
     for sweep in sweeps:
-        page.text(describe_main_result(sweep), "answer")
+        page.add_text(describe_main_result(sweep), "answer")
     commands = [repeat_command(sweep.layers[sweep.best_layer]) for sweep in sweeps]
     lines = best_layers_table(sweeps)
-    page.table(f"{task}: each run at the layer that is best on dev", lines, commands=commands)
+    page.add_table(f"{task}: each run at the layer that is best on dev", lines, commands=commands)
     if lines[0][-1] == "settings that differ":
-        page.note(
+        page.add_note(
             f"{task}: the runs were not made with the same settings (last column), so a difference of their "
             "scores need not come from the models."
         )
@@ -152,11 +152,11 @@ def add_task(
         f"{stem}-layers-dev": partial(plots.draw_score_by_layer, sweeps, split="dev"),
         f"{stem}-layers": partial(plots.draw_score_by_layer, sweeps, baselines=baselines),
     }
-    page.figure(f"{task}: score by layer", by_layer)
+    page.add_figure(f"{task}: score by layer", by_layer)
     for sweep in sweeps:
         commands = [repeat_command(runs) for runs in sweep.layers.values()]
         best = list(sweep.layers).index(sweep.best_layer)
-        page.table(
+        page.add_table(
             f"{sweep.name}: by layer",
             score_by_layer_table(sweep),
             is_folded=True,
@@ -165,12 +165,12 @@ def add_task(
         )
         name = sanitize(sweep.name, MAX_NAME_LENGTH)
         if sweep.changed_file:
-            page.note(
+            page.add_note(
                 f"{name}: its runs read another {sweep.changed_file} than other runs of the same "
                 "name, so they are shown apart and not averaged."
             )
         for folder in [folder for folder in sweep.copies if folder not in copies]:
-            page.note(
+            page.add_note(
                 f"{folder} has the layer and the seed of another run of {name}: it is not counted as "
                 "one more seed."
             )
@@ -185,8 +185,8 @@ def add_task(
                 for quantity, column in (("loss", 3), ("dev", 4))
                 if any(line[column] not in ("", "nan") for line in lines[1:])
             }
-            page.figure(f"{sweep.name}: training", curves)
-            page.table(f"{sweep.name}: all epochs", lines, is_printed=False, is_folded=True)
+            page.add_figure(f"{sweep.name}: training", curves)
+            page.add_table(f"{sweep.name}: all epochs", lines, is_printed=False, is_folded=True)
 
 
 def describe_main_result(sweep: Sweep) -> str:
@@ -220,8 +220,8 @@ def add_size_and_speed(page: Page, task: str, sweeps: list[Sweep], stem: str) ->
             )
             if len({run.get("environment", {}).get("threads") for run in runs}) > 1:
                 explanation += " The number of threads differs, see the table."
-    page.figure(f"{task}: score by parameters and speed", panels, explanation)
-    page.table(
+    page.add_figure(f"{task}: score by parameters and speed", panels, explanation)
+    page.add_table(
         f"{task}: score, size and speed", size_and_speed_table(sweeps), is_printed=False, is_folded=True
     )
 
@@ -245,7 +245,7 @@ def add_comparisons(page: Page, task: str, sweeps: list[Sweep], stem: str) -> No
     number = len(between) + sum(map(len, with_whole.values()))
     if not number:
         return
-    page.heading(f"{task}: are the differences significant?")
+    page.add_heading(f"{task}: are the differences significant?")
     explanation = (
         "A paired bootstrap draws the test examples and the seeds again and again; 95 % of the differences "
         "lie in the interval. A difference whose interval contains 0 may be chance. The layer of a run was "
@@ -254,22 +254,22 @@ def add_comparisons(page: Page, task: str, sweeps: list[Sweep], stem: str) -> No
     if number > 5:
         by_chance = max(1, round(number / 20))
         explanation += f" By chance alone, about {by_chance} of {number} comparisons would look significant."
-    page.text(explanation)
+    page.add_text(explanation)
     used: set[str] = set()
     if between:
-        page.table(f"{task}: are the differences on test significant?", comparison_table(between))
+        page.add_table(f"{task}: are the differences on test significant?", comparison_table(between))
         add_intervals(page, task, between, f"{stem}-differences")
     for name, comparisons in with_whole.items():
         if comparisons:
             title = f"{name}: each layer against the whole model, on test"
-            page.table(title, comparison_table(comparisons), is_printed=False)
+            page.add_table(title, comparison_table(comparisons), is_printed=False)
             add_intervals(page, name, comparisons, f"{stem}-{file_stem(name, used)}-differences")
 
 
 def add_intervals(page: Page, title: str, comparisons: list[LayerComparison], stem: str) -> None:
     """Add the figure of several comparisons; of a single one, the table says it all."""
     if len(comparisons) > 1:
-        page.figure(f"{title}: differences", {stem: partial(plots.draw_intervals, title, comparisons)})
+        page.add_figure(f"{title}: differences", {stem: partial(plots.draw_intervals, title, comparisons)})
 
 
 def describe_sweep(sweep: Sweep) -> dict[str, str]:
@@ -316,31 +316,31 @@ def add_gradients(page: Page, results: list[dict[str, Any]]) -> None:
     """Add the figure of the cosines between the gradients of several tasks, if a run has logged them."""
     logged = [r for r in results if any(epoch.get("gradient_cosines") for epoch in r.get("epochs", []))]
     if logged:
-        page.section("Several tasks")
+        page.add_section("Several tasks")
         title = "several tasks: cosine of their gradients"
-        page.figure(title, {"gradients": partial(plots.draw_gradient_cosines, logged)})
+        page.add_figure(title, {"gradients": partial(plots.draw_gradient_cosines, logged)})
 
 
 def add_pretraining(page: Page, results: list[dict[str, Any]]) -> None:
     """Add the table of pre-training runs, and curves of loss and accuracy on held-out text."""
-    page.section("Pre-training")
+    page.add_section("Pre-training")
     commands = [train_command(result, "", result["settings"].get("seed", 0)) for result in results]
-    page.table("pre-training, on held-out text", pretraining_table(results), commands=commands)
+    page.add_table("pre-training, on held-out text", pretraining_table(results), commands=commands)
     panels = {"pretraining-masked": partial(plots.draw_mlm_loss, results)}
     if replaced := [result for result in results if result["settings"]["task"] == "rtd"]:
         panels["pretraining-replaced"] = partial(plots.draw_rtd_accuracy, replaced)
-    page.figure("pre-training, by tokens seen", panels)
+    page.add_figure("pre-training, by tokens seen", panels)
     lines = [["run", "million tokens", "quantity", "value"]]
     for result in results:
         for entry in result["curve"]:
             tokens = f"{entry['tokens'] / 1e6:.2f}"
             lines += [[result["sweep"], tokens, key, f"{v:.4f}"] for key, v in entry["held_out"].items()]
-    page.table("pre-training, by tokens seen", lines, is_printed=False, is_folded=True)
+    page.add_table("pre-training, by tokens seen", lines, is_printed=False, is_folded=True)
 
 
 def add_cka(page: Page, pairs: list[dict[str, Any]]) -> None:
     """Add a curve of CKA by layer with a line for each pair, and a map for each pair that has a matrix."""
-    page.section("How similar are the layers?")
+    page.add_section("How similar are the layers?")
     names = plots.short_names([pair[side] for pair in pairs for side in ("a", "b")])
     lines = [["A", "B", "layer of A", "CKA"]]
     for pair in pairs:
@@ -348,16 +348,16 @@ def add_cka(page: Page, pairs: list[dict[str, Any]]) -> None:
         lines += [[a, b, str(i), f"{value:.4f}"] for i, value in enumerate(pair["by_layer"])]
     sentences = pairs[0].get("sentences")
     source = f"Of the embeddings of {sentences} sentences ({pairs[0].get('source')})." if sentences else ""
-    page.figure("linear CKA by layer", {"cka-layers": partial(plots.draw_cka_by_layer, pairs)}, source)
-    page.table("CKA by layer", lines, is_printed=False, is_folded=True)
+    page.add_figure("linear CKA by layer", {"cka-layers": partial(plots.draw_cka_by_layer, pairs)}, source)
+    page.add_table("CKA by layer", lines, is_printed=False, is_folded=True)
     for number, pair in enumerate(pairs, start=1):
         if matrix := pair.get("matrix"):
             a, b = names[pair["a"]], names[pair["b"]]
             title = f"CKA of every layer of {a} with every layer of {b}"
-            page.figure(title, {f"cka-map-{number}": partial(plots.draw_cka_heat_map, [pair])})
+            page.add_figure(title, {f"cka-map-{number}": partial(plots.draw_cka_heat_map, [pair])})
             table = [[f"{a} \\ {b}", *map(str, range(len(matrix[0])))]]
             table += [[str(i), *(f"{value:.4f}" for value in row)] for i, row in enumerate(matrix)]
-            page.table(title, table, is_printed=False, is_folded=True)
+            page.add_table(title, table, is_printed=False, is_folded=True)
 
 
 def read_cka_files(folder: Path) -> list[dict[str, Any]]:

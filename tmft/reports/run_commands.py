@@ -61,16 +61,16 @@ def run_options(
     return own | seeds | {name: arguments[name] for name in names}
 
 
-def option_words(name: str, value: object) -> list[str]:
+def option_words(attribute: str, value: object) -> list[str]:
     """Return the command-line arguments that set the option of an attribute such as "batch_size"."""
-    option = f"--{name.replace('_', '-')}"
-    if value is None or (value is False and name in SWITCHES):
+    option = f"--{attribute.replace('_', '-')}"
+    if value is None or (value is False and attribute in SWITCHES):
         return []
     if isinstance(value, bool):
         return [option if value else f"--no-{option[2:]}"]
-    if name == "task" and isinstance(value, str):  # several are recorded with spaces between their names
+    if attribute == "task" and isinstance(value, str):  # several are recorded with spaces between them
         return [option, *str(value).split()]
-    if name in COMMA_LISTS and isinstance(value, list):
+    if attribute in COMMA_LISTS and isinstance(value, list):
         return [option, ",".join(map(str, value))]
     if isinstance(value, list):
         return [option, *map(str, value)]

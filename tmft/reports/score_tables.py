@@ -12,7 +12,7 @@ from tmft.formatting import NON_SCORE_KEYS, percent, text_bar, text_table
 from tmft.tasks import Task
 
 
-def task_table(results: dict[str, dict[float, dict[str, Any]]]) -> str:
+def format_scores_by_metric(results: dict[str, dict[float, dict[str, Any]]]) -> str:
     """Return a table of results that have a single variant: a line per task, a column per metric, x 100.
 
     The cell of a metric that a task does not have is empty. For tasks with subsets, the last column is the
@@ -34,7 +34,7 @@ def task_table(results: dict[str, dict[float, dict[str, Any]]]) -> str:
     return text_table(lines)
 
 
-def curve_table(
+def format_scores_by_variant(
     results: dict[str, dict[float, dict[str, Any]]], tasks: dict[str, Task], variant_name: str
 ) -> str:
     """Return a table with a line per variant and a column per task, with the metric of the task, x 100.
@@ -54,7 +54,7 @@ def curve_table(
     return text_table(lines)
 
 
-def isotropy_table(layers: Mapping[float, dict[str, Any]]) -> str:
+def format_isotropy(layers: Mapping[float, dict[str, Any]]) -> str:
     """Return a table of one task with a line per layer: scores and measures of isotropy, not x 100.
 
     Each line ends with a bar that shows the first score, as its heading says. layers: {layer: scores}.

@@ -11,7 +11,7 @@ from typing import Any
 from tmft.formatting import mean_and_std, percent
 from tmft.pretraining.heads import objective_name
 from tmft.reports.comparisons import LayerComparison
-from tmft.runs.run_result import find_score, score_names
+from tmft.runs.run_result import find_score, list_score_names
 from tmft.runs.sweeps import Sweep, describe_differences
 
 MISSING = "–"
@@ -162,7 +162,7 @@ def tidy_scores(sweeps: list[Sweep]) -> list[list[Any]]:
     rows = []
     all_runs = [(s, number, run) for s in sweeps for number, runs in s.layers.items() for run in runs]
     for sweep, layer, run in all_runs:
-        scores = [(part, name) for part in ("dev", "test") for name in score_names(run[part])]
+        scores = [(part, name) for part in ("dev", "test") for name in list_score_names(run[part])]
         for split, metric in scores:
             score = find_score(run[split], metric)
             rows.append(

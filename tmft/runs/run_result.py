@@ -111,16 +111,16 @@ class FineTunedRun:
             tasks[name] = get_task(name, data, data_root, score_range, *settings)
         return tasks
 
-    def load_objective(self, name: str, task: Task, width: int) -> Objective:
+    def load_objective(self, task_name: str, task: Task, width: int) -> Objective:
         """Return the objective of a task for embeddings of this width, with the head that the run trained."""
-        return load_objective(task, width, self.folder, name if len(self.task_settings) > 1 else "")
+        return load_objective(task, width, self.folder, task_name if len(self.task_settings) > 1 else "")
 
-    def threshold(self, name: str) -> float | None:
+    def find_threshold(self, task_name: str) -> float | None:
         """Return the threshold on the cosine that the run chose for a task on dev; None if there is none."""
-        if name not in self.task_settings:
+        if task_name not in self.task_settings:
             return None
         dev = self.result["dev"]
-        return (dev["tasks"][name] if len(self.task_settings) > 1 else dev).get("threshold")
+        return (dev["tasks"][task_name] if len(self.task_settings) > 1 else dev).get("threshold")
 
 
 def fine_tuning_result(
@@ -206,7 +206,7 @@ def to_json_types(values: dict[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(values, default=str))
 
 
-def score_names(scores: dict[str, Any]) -> list[str]:
+def list_score_names(scores: dict[str, Any]) -> list[str]:
     """Return the names of the scores of a split: "spearman" or, with several tasks, "TASK spearman"."""
     names = [name for name in scores if name not in NON_SCORE_KEYS]
     for task, task_scores in scores.get("tasks", {}).items():
@@ -214,11 +214,11 @@ def score_names(scores: dict[str, Any]) -> list[str]:
     return names
 
 
-def find_score(scores: dict[str, Any], name: str) -> float | None:
-    """Return the score with this name, one of `score_names(scores)`; None if it is undefined."""
-    task, _, metric = name.rpartition(" ")
+def find_score(scores: dict[str, Any], score_name: str) -> float | None:
+    """Return the score with this name, one of `list_score_names(scores)`; None if it is undefined."""
+    task, _, metric = score_name.rpartition(" ")
     tasks = scores.get("tasks", {})
-    return tasks[task][metric] if task in tasks else scores[name]
+    return tasks[task][metric] if task in tasks else scores[score_name]
 
 
 def card_data_from_result(result: dict[str, Any], curve: str = "") -> ModelCardData:
@@ -227,16 +227,16 @@ def card_data_from_result(result: dict[str, Any], curve: str = "") -> ModelCardD
     defined = tuple(
         (result["data"], split, name, score)
         for split in ("dev", "test")
-        for name in score_names(result["test"])
+        for name in list_score_names(result["test"])
         if (score := get_score(result[split], name)) is not None and not math.isnan(score)
     )
     base = "" if first_settings.get("init") == "random" else first_settings["ckpt"] or ""
     return ModelCardData(fine_tuning_to_markdown(result) + curve, base, defined)
 
 
-def get_score(scores: dict[str, Any], name: str) -> float | None:
-    """Return one of the scores of a split, None if the split has no score of this name (see score_names)."""
-    return find_score(scores, name) if name in score_names(scores) else None
+def get_score(scores: dict[str, Any], score_name: str) -> float | None:
+    """Return the score with this name, one of those of `list_score_names`; None if the split has none."""
+    return find_score(scores, score_name) if score_name in list_score_names(scores) else None
 
 
 def fine_tuning_to_markdown(result: dict[str, Any]) -> str:
@@ -248,7 +248,7 @@ def fine_tuning_to_markdown(result: dict[str, Any]) -> str:
     else:
         initial_weights = f"{settings['init']} weights"
     initial_weights = escape_markdown(initial_weights, MAX_PROVENANCE_LENGTH)
-    names = score_names(dev)
+    names = list_score_names(dev)
     data, objective = escape_markdown(result["data"]), escape_markdown(settings["task"]["objective"])
 
     def cells(scores: dict[str, Any]) -> str:

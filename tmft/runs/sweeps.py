@@ -22,7 +22,7 @@ from tmft.io.files import is_file
 from tmft.io.paths import PACKAGE_DATA
 from tmft.runs.result_schema import RESULT_FILE, read_result
 from tmft.runs.run_folder import first_difference
-from tmft.runs.run_result import find_score, score_names
+from tmft.runs.run_result import find_score, list_score_names
 
 log: logging.Logger = logging.getLogger("tmft")
 
@@ -83,7 +83,7 @@ class Sweep:
     def metrics(self) -> list[str]:
         """The names of the scores on test. The metric that selected the epochs comes first."""
         test = next(iter(self.layers.values()))[0]["test"]
-        return sorted(score_names(test), key=lambda name: name != self.metric)
+        return sorted(list_score_names(test), key=lambda name: name != self.metric)
 
     @property
     def published_scores(self) -> list[float]:

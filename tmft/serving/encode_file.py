@@ -244,14 +244,14 @@ class PartFile:
         while len(header := file.read(self.header.size)) == self.header.size:
             num_lines, digest, checksum = self.header.unpack(header)
             embeddings = file.read(4 * self.width * min(num_lines, BLOCK_SIZE))
-            if len(embeddings) < 4 * self.width * num_lines or checksum != block_checksum(digest, embeddings):
+            if len(embeddings) < 4 * self.width * num_lines or checksum != hash_block(digest, embeddings):
                 return
             yield digest, embeddings
 
     def append(self, embeddings: np.ndarray, digest: bytes) -> None:
         """Append a block of embeddings, (number of lines, D), and wait until it is on the disk."""
         content = np.ascontiguousarray(embeddings, dtype="<f4").tobytes()
-        header = self.header.pack(len(embeddings), digest, block_checksum(digest, content))
+        header = self.header.pack(len(embeddings), digest, hash_block(digest, content))
         try:
             with open(self.path, "ab", opener=open_part) as file:
                 if file.tell() == 0:
@@ -272,9 +272,9 @@ class PartFile:
                     yield embeddings
 
 
-def block_checksum(digest: bytes, embeddings: bytes) -> bytes:
+def hash_block(text_digest: bytes, embeddings: bytes) -> bytes:
     """Return the checksum of a block in a part file."""
-    return hashlib.sha256(digest + embeddings).digest()
+    return hashlib.sha256(text_digest + embeddings).digest()
 
 
 def open_part(path: str, flags: int) -> int:
@@ -365,7 +365,7 @@ def write_parquet(
     import pyarrow
     import pyarrow.parquet
 
-    rows = kept_rows(path, column, keep_columns, record["text"]) if keep_columns else iter(())
+    rows = read_kept_rows(path, column, keep_columns, record["text"]) if keep_columns else iter(())
     types = [pyarrow.string()] * len(keep_columns)
     if keep_columns and table_kind(path) == ".parquet":
         types = [pyarrow.parquet.read_schema(path).field(name).type for name in keep_columns]
@@ -383,10 +383,12 @@ def write_parquet(
         raise text_changed_error(path)
 
 
-def kept_rows(path: Path, column: str | None, names: Sequence[str], digest: str) -> Iterator[list[Any]]:
+def read_kept_rows(
+    path: Path, column: str | None, keep_columns: Sequence[str], digest: str
+) -> Iterator[list[Any]]:
     """Yield the values of the columns that are kept; at the end raise InputError if the texts were others."""
     text = LineDigest()
-    for line, values in read_texts_and_values(path, column, names):
+    for line, values in read_texts_and_values(path, column, keep_columns):
         text.update(line)
         yield values
     if text.hexdigest != digest:

@@ -21,7 +21,7 @@ from tmft.io.atomic import check_output_folder, replacing_files, write_file
 from tmft.models.registry import FAMILIES, convert_to_bert, empty_encoder
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
 from tmft.serving.compact_export import ENCODER_FILE, quantize_compact, require_compact_support, write_compact
-from tmft.serving.graph_encoder import graph_path
+from tmft.serving.graph_encoder import find_graph
 from tmft.serving.numpy_encoder import Encoder as NumpyEncoder
 from tmft.serving.onnx import (
     PACKAGES,
@@ -188,7 +188,7 @@ def export(
             export_format.quantize(new, dtype, calibration_lines)
         graph_file = ""
         if export_format.graph_pattern:
-            graph_file = graph_path(new, export_format.graph_pattern).relative_to(new).as_posix()
+            graph_file = find_graph(new, export_format.graph_pattern).relative_to(new).as_posix()
         card = converted.model_card(card_data, repo_id or PLACEHOLDER_PATH, graph_file)
         write_file(new / "README.md", card)
         if sentences:

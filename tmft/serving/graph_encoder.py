@@ -81,7 +81,7 @@ class GraphEncoder:
         return np.stack(embeddings)
 
 
-def graph_path(folder: Path, pattern: str) -> Path:
+def find_graph(folder: Path, pattern: str) -> Path:
     """Return the path of the only graph of an exported folder. pattern: such as "onnx/*.onnx"."""
     found = sorted(folder.glob(pattern))
     if len(found) != 1:

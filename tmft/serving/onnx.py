@@ -32,7 +32,7 @@ from tmft.checkpoints.save import weight_bytes
 from tmft.errors import InputError
 from tmft.packing import PackedBatch
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.serving.graph_encoder import INPUTS, OUTPUTS, Batch, GraphEncoder, GraphTokenizer, graph_path
+from tmft.serving.graph_encoder import INPUTS, OUTPUTS, Batch, GraphEncoder, GraphTokenizer, find_graph
 
 ONNX_FILE = "onnx/model.onnx"
 # The packages that an export format needs, in addition to those of tmft.
@@ -82,16 +82,16 @@ def require_onnx_support(model: SentenceEncoder) -> SentenceEncoder:
     return model
 
 
-def require_package(name: str, format: str) -> ModuleType:
-    """Import and return the package `name`, which an export format needs.
+def require_package(package_name: str, format: str) -> ModuleType:
+    """Import and return a package that an export format needs.
 
     Raises an InputError that says how to install the packages of the format if it is missing.
     """
     try:
-        return importlib.import_module(name)
+        return importlib.import_module(package_name)
     except ImportError:
         packages = " ".join(PACKAGES[format])
-        raise InputError(f"format {format} needs {name}: pip install {packages}", "format") from None
+        raise InputError(f"format {format} needs {package_name}: pip install {packages}", "format") from None
 
 
 @contextmanager
@@ -186,7 +186,7 @@ class OnnxEncoder(GraphEncoder):
         options = runtime.SessionOptions()
         options.log_severity_level = 3  # errors only
         options.intra_op_num_threads = num_threads or 0
-        path = graph_path(folder, "onnx/*.onnx")
+        path = find_graph(folder, "onnx/*.onnx")
         self.session = runtime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
 
     def run(self, batch: Batch) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.serving.graph_encoder import OUTPUTS, Batch, GraphEncoder, graph_path
+from tmft.serving.graph_encoder import OUTPUTS, Batch, GraphEncoder, find_graph
 from tmft.serving.onnx import (
     ONNX_FILE,
     calibration_batches,
@@ -89,7 +89,7 @@ class OpenVINOEncoder(GraphEncoder):
         super().__init__(folder)
         openvino = require_package("openvino", "openvino")
         settings = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": num_threads or 0}
-        path = graph_path(folder, "openvino/*.xml")
+        path = find_graph(folder, "openvino/*.xml")
         self.graph = openvino.Core().compile_model(path, "CPU", settings)
 
     def run(self, batch: Batch) -> np.ndarray:

@@ -2,8 +2,9 @@
 
 The texts of all requests that wait are embedded by one call of the model. A request goes through three
 places: BoundedQueue reads it, and refuses it if it is too long, or while too many bytes of others wait;
-EmbeddingSpec checks it, and keeps it where it can still be dropped until the model has little else to do;
-Embedder, in a process of its own, answers it. docs/http.md says what clients see. This module needs LitServe.
+ValidatingEmbeddingSpec checks it, and keeps it where it can still be dropped until the model has little else
+to do; Embedder, in a process of its own, answers it. docs/http.md says what clients see. This module needs
+LitServe.
 """
 
 import asyncio
@@ -81,7 +82,7 @@ class StrictRequest(EmbeddingRequest):
     dimensions: StrictInt | None = None
 
 
-class EmbeddingSpec(OpenAIEmbeddingSpec):
+class ValidatingEmbeddingSpec(OpenAIEmbeddingSpec):
     """Refuse bad requests before they are queued: an error in `predict` would fail others, too.
 
     dimensions: those of the model's embeddings.
@@ -235,7 +236,7 @@ def serve(load: Callable[[], SentenceEncoder], host: str = "127.0.0.1", port: in
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         raise InputError(f"port {port} of {host}: {reason}, choose another one", "port") from None
-    spec = EmbeddingSpec(dimensions)
+    spec = ValidatingEmbeddingSpec(dimensions)
     api = Embedder(load, spec=spec, max_batch_size=MAX_REQUESTS_TOGETHER, batch_timeout=BATCH_TIMEOUT)
     server = litserve.LitServer(
         api,
