@@ -4,6 +4,7 @@
     python tests/bench/bench.py techniques  the same step without one technique at a time
     python tests/bench/bench.py scaling     time by batch size, length, layers, threads; --json, --plot FILE
     python tests/bench/bench.py encode      sentences per second, and the score of each engine
+    python tests/bench/bench.py one         one sentence at a time, with each engine
     python tests/bench/bench.py startup     a process that loads l layers, embeds a sentence; its memory
     python tests/bench/bench.py load        loading 0.6 billion parameters in float32 and bfloat16; its memory
     python tests/bench/bench.py long        one text of 256 to 8,192 tokens: time and memory by its length
@@ -261,6 +262,7 @@ BENCHES = {
     "techniques": lazy("bench_train", "bench_techniques"),
     "scaling": lazy("bench_scaling", "bench_scaling"),
     "encode": lazy("bench_encode", "bench_encode"),
+    "one": lazy("bench_encode", "bench_one"),
     "t5": lazy("bench_train", "bench_family", name="t5-base"),
     "roberta": lazy("bench_train", "bench_family", name="roberta-base"),
     "mpnet": lazy("bench_train", "bench_family", name="all-mpnet-base-v2"),

@@ -4,15 +4,18 @@ The engines are sentence-transformers, ONNX Runtime, OpenVINO, which sentence-tr
 and tmft. OpenVINO's packages are not in requirements-dev.txt: pip install openvino nncf.
 """
 
+import statistics
 import tempfile
+import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
-from bench import measure
+from bench import ROOT, measure
 from bench_train import fastest, machine_rates, matrix_entries, quiet_transformers, rate
 
 from tmft import SentenceEncoder
@@ -72,6 +75,34 @@ def bench_encode(args) -> None:
         score = 100 * spearman(cosines.numpy(), np.array(test.labels))
         distance = 1 - torch.cosine_similarity(embeddings, exact).mean().item()
         print(f"{name:44} {score:6.2f} {max(distance, 0):9.6f}")
+
+
+def bench_one(args) -> None:
+    """Time one sentence at a time, as a server gets them: the medians of 20 calls in each round."""
+    sentence = ["A man plays a guitar on the stage tonight."]  # 12 tokens in both models
+    calibration = read_examples(get_task("stsb", data=str(args.data)), "train").texts[1][:CALIBRATION]
+    peers = {name: encode for name, encode in others(args.ckpt, calibration).items() if "128" not in name}
+    with ExitStack() as constant:
+        for ckpt, name in ((args.ckpt, "tmft"), (ROOT / "data/tiny", "tmft, data/tiny")):
+            peers[f"{name} fp32, weights may change"] = SentenceEncoder.from_pretrained(ckpt).encode
+            for precision in ("fp32", "bf16", "int8"):
+                model = SentenceEncoder.from_pretrained(ckpt)
+                with suppress(InputError):  # this CPU cannot compute in the precision
+                    set_encode_precision(model, precision)
+                    constant.enter_context(model.constant_weights())
+                    peers[f"{name} {precision}"] = model.encode
+        rounds = {name: partial(median_milliseconds, encode, sentence) for name, encode in peers.items()}
+        measure(rounds, args.rounds, "ms", "tmft fp32", "tmft, data/tiny fp32")
+
+
+def median_milliseconds(encode: Callable, sentences: list[str]) -> float:
+    """Return the median time of 20 calls of an encoder, in milliseconds."""
+    times = []
+    for _ in range(20):
+        start = time.perf_counter()
+        encode(sentences)
+        times.append(time.perf_counter() - start)
+    return 1000 * statistics.median(times)
 
 
 def integer_rate() -> float:

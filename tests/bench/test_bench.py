@@ -73,6 +73,8 @@ def test_encoding_with_each_precision_that_this_cpu_has(tiny_folder, tiny_data, 
     out = capsys.readouterr().out
     assert "encoding 3 distinct sentences" in out and "Spearman x 100" in out
     assert out.count("are reached") >= 2  # fp32 and bf16; int8 on CPUs with VNNI
+    module.bench_one(type("Args", (), args))
+    assert capsys.readouterr().out.count("\ntmft") >= 6  # of this model and of data/tiny
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
