@@ -92,7 +92,7 @@ class HubRepository:
         self.revision = first.parent.name  # the commit
         return first.parent
 
-    def fetch(self, name: str) -> Path | None:
+    def fetch(self, file_name: str) -> Path | None:
         """Return the local path of a file; None if it does not exist, or is neither online nor cached."""
         from huggingface_hub import (  # imported here: it takes 0.1 s, and local folders do not need it
             errors,
@@ -103,7 +103,7 @@ class HubRepository:
             with silence_hub():
                 offline = bool(self.problem)
                 path = hf_hub_download(
-                    self.repository, name, revision=self.revision, local_files_only=offline
+                    self.repository, file_name, revision=self.revision, local_files_only=offline
                 )
             return Path(path)
         except errors.LocalEntryNotFoundError as error:  # a kind of EntryNotFoundError

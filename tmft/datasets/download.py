@@ -27,30 +27,30 @@ from tmft.tasks import CLASSES_FROM_FILE, TASKS
 MAX_DOWNLOAD_BYTES = 1 << 30  # of a file; the largest file of a release has 58 MB
 
 
-def download_dataset(name: str, source: str | None = None, root: Path = DATA_FOLDER) -> str:
-    """Download a released data set, write it as TSV files into root/name, and return a line that says so.
+def download_dataset(dataset_name: str, source: str | None = None, root: Path = DATA_FOLDER) -> str:
+    """Download a released data set, write it as TSV files, and return a line that says so.
 
-    name: an entry of RELEASES.
+    dataset_name: an entry of RELEASES. Its files are written into root/dataset_name.
     source: URL, file or folder of the release; None downloads it from the known addresses.
     Raises InputError, and changes nothing, if the release cannot be downloaded, is incomplete or has another
     format.
     """
-    release = RELEASES[name]
-    check_download_folder(root / name, source)
+    release = RELEASES[dataset_name]
+    check_download_folder(root / dataset_name, source)
     urls = release.urls if source is None else (source,) if "://" in source else ()
     if source is None and not urls:
         raise InputError(
-            f"no address is known for {name}: download it yourself and run "
-            f"python -m tmft data {name} --from FOLDER"
+            f"no address is known for {dataset_name}: download it yourself and run "
+            f"python -m tmft data {dataset_name} --from FOLDER"
         )
     if source is None and is_offline():
         raise InputError(
-            f"HF_HUB_OFFLINE forbids downloads: download {name} from {urls[0]} yourself and run "
-            f"python -m tmft data {name} --from PLACE"
+            f"HF_HUB_OFFLINE forbids downloads: download {dataset_name} from {urls[0]} yourself and run "
+            f"python -m tmft data {dataset_name} --from PLACE"
         )
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        files = [download(url, folder, name) for url in urls]
+        files = [download(url, folder, dataset_name) for url in urls]
         for file in files:
             check_sha256(file, file.read_bytes(), SHA256_OF_DOWNLOADS)
         path = files[0] if len(files) == 1 else folder
@@ -59,13 +59,13 @@ def download_dataset(name: str, source: str | None = None, root: Path = DATA_FOL
         content = read_release(release, unzip_texts(path, folder))
         if isinstance(content, dict):
             check_sizes(content, release, source or urls[0])
-            write_splits(content, name, root / name)
+            write_splits(content, dataset_name, root / dataset_name)
             counts = ", ".join(f"{split} {len(rows)}" for split, rows in content.items())
             missing = [split for split in release.sizes if split not in content]
             note = f"; this release has no scores for {', '.join(missing)}" if missing else ""
-            return f"wrote {root / name} ({counts} {release.item_name}s){note}"
-        count = write_sentences(content, root / name / "sentences.txt")
-        return f"wrote {root / name / 'sentences.txt'} ({count} distinct sentences)"
+            return f"wrote {root / dataset_name} ({counts} {release.item_name}s){note}"
+        count = write_sentences(content, root / dataset_name / "sentences.txt")
+        return f"wrote {root / dataset_name / 'sentences.txt'} ({count} distinct sentences)"
 
 
 def check_download_folder(folder: Path, source: str | None) -> None:

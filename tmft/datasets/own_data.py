@@ -289,7 +289,7 @@ def values_by_column(rows: list[Row], columns: Iterable[str]) -> dict[str, tuple
     return dict(zip(columns, zip(*rows, strict=True), strict=True))
 
 
-def describe_split(name: str, rows: list[Row], columns: dict[str, str]) -> str:
+def describe_split(split: str, rows: list[Row], columns: dict[str, str]) -> str:
     """Return a line with the number of examples of a split, the range of its scores and its classes."""
     parts = [f"{len(rows)} {choose_example_noun(columns)}s"]
     values = values_by_column(rows, columns)
@@ -301,7 +301,7 @@ def describe_split(name: str, rows: list[Row], columns: dict[str, str]) -> str:
         shown = [f"{sanitize(label, 40)} {count}" for label, count in counts[:MAX_CLASSES_SHOWN]]
         rest = [f"and {len(counts) - len(shown)} more"] if len(counts) > len(shown) else []
         parts.append(f"label {', '.join([*shown, *rest])}")
-    return f"{name}: {'; '.join(parts)}"
+    return f"{split}: {'; '.join(parts)}"
 
 
 def describe_repetitions(splits: dict[str, list[Row]], columns: dict[str, str]) -> list[str]:

@@ -127,14 +127,15 @@ def objective_config_class(objective: str) -> type[Any] | None:
 # -------------------------------------------------------------------------------------------- several tasks
 
 
-def get_multitask(names: list[str], data_root: str | None, objective_args: dict[str, Any]) -> Task:
+def get_multitask(task_specs: list[str], data_root: str | None, objective_args: dict[str, Any]) -> Task:
     """Return one Task with several subtasks, for a multi-task run.
 
-    names: a "task" or "task:objective" for each subtask. objective_args: hyperparameters; each subtask gets
-    those that its objective has. If the recipes of subtasks differ in a value, that of the first one is used.
+    task_specs: a "task" or "task:objective" for each subtask. objective_args: hyperparameters; each subtask
+    gets those that its objective has. If the recipes of subtasks differ in a value, that of the first one is
+    used.
     """
     subtasks = {}
-    for name in names:
+    for name in task_specs:
         task_name, _, objective = name.partition(":")
         if task_name in subtasks:
             raise InputError(f"task {task_name} is named twice: name each task once", "task")

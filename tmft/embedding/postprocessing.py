@@ -183,21 +183,22 @@ POSTPROCESSING: dict[str, Callable[[Tensor], nn.Module]] = {
 # --------------------------------------------------------------------- several maps, one after the other
 
 
-def check_postprocessing(names: str) -> None:
-    """Raise InputError unless names is '' or consists of names in POSTPROCESSING, joined by +."""
-    for name in names.split("+") if names else []:
+def check_postprocessing(postprocess: str) -> None:
+    """Raise InputError unless postprocess is '' or consists of names in POSTPROCESSING, joined by +."""
+    for name in postprocess.split("+") if postprocess else []:
         if name not in POSTPROCESSING:
             known = f"{', '.join(POSTPROCESSING)}, or several as in abtt+normalize"
             suggestion = did_you_mean(name, POSTPROCESSING)
             raise InputError(
-                f"postprocess {names}: {name!r} is unknown: choose from {known}{suggestion}", "postprocess"
+                f"postprocess {postprocess}: {name!r} is unknown: choose from {known}{suggestion}",
+                "postprocess",
             )
 
 
-def fit_postprocessing(names: str, x: Tensor) -> list[nn.Module]:
+def fit_postprocessing(postprocess: str, x: Tensor) -> list[nn.Module]:
     """Fit one or several maps to N embeddings and return them as modules, to be applied in order.
 
-    names: names in POSTPROCESSING, joined by +, such as "abtt+normalize". x: (N, D), any float dtype.
+    postprocess: names in POSTPROCESSING, joined by +, such as "abtt+normalize". x: (N, D), any float dtype.
     The modules map (S, D) float32 to (S, K) float32. Each map is fitted, in float64, to the output of the
     maps before it; consecutive affine maps are composed into one Dense.
     Raises InputError if a name is unknown, or if x has too few or unsuitable embeddings to fit a map.
@@ -209,10 +210,10 @@ def fit_postprocessing(names: str, x: Tensor) -> list[nn.Module]:
     >>> center(x).tolist()
     [[-1.0, -3.0], [1.0, -2.0], [0.0, 5.0]]
     """
-    check_postprocessing(names)
+    check_postprocessing(postprocess)
     x = x.detach().double()
     modules: list[nn.Module] = []
-    for name in names.split("+"):
+    for name in postprocess.split("+"):
         module = POSTPROCESSING[name](x)
         if isinstance(module, Dense):
             x = F.linear(x, *weight_and_bias(module))

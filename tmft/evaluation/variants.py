@@ -172,7 +172,7 @@ def embed_static_model(
 
 
 def estimate_token_weights(
-    model: SentenceEncoder, names: list[str], fit_texts: Sequence[str], reference_text: ReferenceText | None
+    model: SentenceEncoder, schemes: list[str], fit_texts: Sequence[str], reference_text: ReferenceText | None
 ) -> dict[str, TokenWeights | None]:
     """Return {name: token weights for the model}, estimated from fit_texts where the weights need a text.
 
@@ -180,7 +180,7 @@ def estimate_token_weights(
     None as token weights stands for uniform ones.
     """
     weights = {}
-    for name in names:
+    for name in schemes:
         model.set_token_weights(name, fit_texts if name in NEEDS_TEXT else None)
         weights[name] = model.token_weights
     if reference_text:

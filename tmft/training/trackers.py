@@ -177,9 +177,9 @@ class MLflow(Tracker):
 TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}
 
 
-def check_trackers(names: Sequence[str]) -> None:
+def check_trackers(trackers: Sequence[str]) -> None:
     """Raise InputError if a tracker does not exist, or if its package is not installed."""
-    for name in names:
+    for name in trackers:
         check_choice("report_to", name, TRACKERS)
         if find_spec(TRACKERS[name].package) is None:
             raise InputError(
