@@ -295,6 +295,7 @@ class Checkpointing(Callback):
                 state.finished_epochs = [EpochResult(**epoch) for epoch in progress["epochs"]]
                 check_epochs(state.finished_epochs, state.best_weights.metric)
                 state.num_examples, state.seconds = int(progress["num_examples"]), float(progress["seconds"])
+                check_same_form(progress["total_loss"], state.total_loss, "total_loss")
                 state.total_loss = progress["total_loss"].to(state.total_loss.device)
 
     def on_epoch_begin(self, state: LoopState) -> None:
