@@ -158,7 +158,7 @@ BESIDE_THE_PATH = {
     ),
     "what plugs into the loop": (
         "losses.nested training.all_layers training.checkpointing training.freezing training.gradient_cache "
-        "training.gradient_surgery training.multitask training.trackers"
+        "training.gradient_surgery training.multitask training.quantized_weights training.trackers"
     ),
     "rows of more than 512 tokens": "models.attention",
     "files of checkpoints": (

@@ -26,11 +26,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tmft.checkpoints.compact import NUMBER_RANGES
 from tmft.data import Examples
 from tmft.datasets.distillation_data import MAX_DEV_LINES, deduplicate
 from tmft.datasets.task_lookup import get_task, read_all_splits
 from tmft.embedding.modules import Dense, Normalize
-from tmft.errors import InputError, check_range
+from tmft.errors import InputError, check_choice, check_range
 from tmft.losses.distillation import EmbeddingDistillation
 from tmft.models.registry import config_from_dict, random_encoder
 from tmft.sentence_encoder import SentenceEncoder, check_sentences
@@ -42,6 +43,7 @@ from tmft.serving.vocabulary_pruning import (
 )
 from tmft.tasks import TASKS
 from tmft.training.loop import Recipe, fit
+from tmft.training.quantized_weights import QuantizedWeights
 from tmft.training.task import TrainingTask
 
 HEAD_SIZE = 32  # dimensions of an attention head of a narrow student, as in all-MiniLM-L6-v2
@@ -62,6 +64,7 @@ def distill(
     vocab_size: int | None = None,
     recipe: Recipe = DEFAULT_RECIPE,
     seed: int = 0,
+    quantization: str | None = None,
 ) -> SentenceEncoder:
     """Return a smaller encoder that has learned to give texts the embeddings that a teacher gives them.
 
@@ -78,12 +81,16 @@ def distill(
     recipe: epochs, batch size, learning rate and so on. A narrow student needs a higher learning rate than
         the default, about 2e-3 for 128 dimensions.
     seed: of the held-out lines, the weights that are new, and the order of the lines.
+    quantization: "int4" or "int8" trains with weights that are rounded as the export format compact stores
+        them; None trains with all digits.
 
-    Raises InputError for too few lines, layers that the teacher does not have, a hidden_size or vocab_size
-    out of range, and for a vocab_size with a tokenizer from which no tokens can be removed, and TypeError if
-    lines is a single string or has something else than strings.
+    Raises InputError for too few lines, layers that the teacher does not have, a hidden_size, vocab_size or
+    quantization out of range, and for a vocab_size with a tokenizer from which no tokens can be removed, and
+    TypeError if lines is a single string or has something else than strings.
     Source: Reimers and Gurevych 2020, arXiv:2004.09813.
     """
+    if quantization is not None:
+        check_choice("quantization", quantization, NUMBER_RANGES)
     no_text = lines is None
     if lines is None:
         sample = read_all_splits(get_task("sample"))[""].values()
@@ -111,7 +118,8 @@ def distill(
         "dev": Examples((lines[:num_dev],), target[:num_dev]),
     }
     objective = EmbeddingDistillation(student.dimensions, task)
-    for epoch in fit(student, TrainingTask(task, objective, examples), recipe, seed):
+    callbacks = [QuantizedWeights(student, quantization)] if quantization else []
+    for epoch in fit(student, TrainingTask(task, objective, examples), recipe, seed, callbacks=callbacks):
         if epoch.is_best:  # fit draws a progress bar, and keeps the weights of this epoch
             cosine = f"mean cosine {epoch.dev['teacher_cosine']:.4f} on {num_dev} lines that were held out"
             text = "; these are random words: real text brings it nearer to its teacher" if no_text else ""

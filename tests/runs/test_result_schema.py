@@ -46,7 +46,7 @@ UNUSED_KEYS = """
     run_name device text num_seeds steps step gradient_accumulation_steps save_steps save_fp16 vocab_size
     generator_size subsets epoch is_best tokens_per_second symmetric
     mask_duplicate_anchors temperature teacher max_lines similarity_weight dropout dropout_after_features
-    rescale_to_labels
+    rescale_to_labels quantization
 """.split()
 
 

@@ -85,6 +85,7 @@ def stopping(monkeypatch):
         {"precision": "fp16"},
         {"optimizer": "adafactor"},
         {"freeze_layers": 1},
+        {"quantization": "int4"},
         {"mini_batch_size": 1},
         {"all_layers": "sample"},
         SEVERAL,

@@ -9,7 +9,7 @@ stored as two tensors. The columns are divided into groups, the last of which ma
     NAME.scales  (rows, groups) float16: a weight is its number times the scale of its group
 
 int4 has groups of 32 columns, int8 one group for each row. All other tensors, such as biases, are float16,
-and so are matrices with an odd number of columns.
+and so are matrices with an odd number of columns. A file may have matrices of both kinds.
 
 Letters in this file: R rows, C columns, G groups of a matrix.
 """
@@ -18,12 +18,14 @@ import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor
 
 LAYOUT_VERSION = "1"
 LAYOUT_KEY = "compact_layout"  # in the metadata of the file
 GROUP_SIZE = 32  # columns of a group of int4
+NUMBER_RANGES = {"int4": (-8, 7), "int8": (-127, 127)}
 # Factors of the largest magnitude in a group that are tried as its scale: if the largest number is cut off a
 # little, all others may become more precise.
 SCALE_FACTORS = [1 - 0.01 * n for n in range(31)]
@@ -33,46 +35,72 @@ def pack_weights(weights: dict[str, Tensor], dtype: str) -> dict[str, Tensor]:
     """Return the tensors of a compact file for the weights of a model. dtype: "int4" or "int8"."""
     packed = {}
     for name, weight in weights.items():
-        if weight.ndim != 2 or weight.shape[1] % 2:
+        if (own_dtype := storage_dtype(name, weight, dtype)) is None:
             packed[name] = weight.half()
             continue
-        group_size = GROUP_SIZE if dtype == "int4" else weight.shape[1]
-        numbers, scales = quantize_by_group(weight.float(), group_size, -8 if dtype == "int4" else -127)
+        scales = search_scales(weight, own_dtype)
+        groups = quantize(split_into_groups(weight.float(), own_dtype), scales.float()[:, :, None], own_dtype)
+        numbers = groups.flatten(1)[:, : weight.shape[1]].to(torch.int8).contiguous()
         packed[f"{name}.scales"] = scales
-        packed[f"{name}.{dtype}"] = pack_int4_pairs(numbers) if dtype == "int4" else numbers
+        packed[f"{name}.{own_dtype}"] = pack_int4_pairs(numbers) if own_dtype == "int4" else numbers
     return packed
 
 
-def quantize_by_group(weight: Tensor, group_size: int, lowest: int) -> tuple[Tensor, Tensor]:
-    """Round a matrix to whole numbers times one scale for each group of columns: return (numbers, scales).
+def storage_dtype(name: str, weight: Tensor, dtype: str) -> str | None:
+    """Return the dtype that a weight has in a file of this dtype; None is float16.
 
-    weight: (R, C). The numbers are (R, C) int8, at least `lowest`; the scales are (R, G) float16. The scale
-    of a group is the one with the smallest sum of squared errors, of those that SCALE_FACTORS give if the
-    weight of the largest magnitude becomes the lowest or the highest number. A scale may be negative.
+    The embeddings of positions and token types have 8 bits in each file: they are small, and their errors
+    are in every token. name: that of the weight in a BERT checkpoint or in this library.
     """
-    R, C = weight.shape
-    G = math.ceil(C / group_size)
-    padded = weight.new_zeros(R, G * group_size)
-    padded[:, :C] = weight
-    groups = padded.view(R, G, group_size)
+    if weight.ndim != 2 or weight.shape[1] % 2:
+        return None
+    return "int8" if "embeddings" in name and "word" not in name else dtype
+
+
+def search_scales(weight: Tensor, dtype: str) -> Tensor:
+    """Return the scales of a matrix of (R, C), (R, G) float16.
+
+    The scale of a group is the one with the smallest sum of squared errors, of those that SCALE_FACTORS give
+    if the weight of the largest magnitude becomes the lowest or the highest number. A scale may be negative.
+    """
+    groups = split_into_groups(weight.float(), dtype)
     extreme = groups.gather(2, groups.abs().argmax(2, keepdim=True))  # (R, G, 1)
     best_error = torch.full_like(extreme, torch.inf)
     best_scale = torch.zeros_like(extreme)
-    highest = 7 if lowest == -8 else 127
-    for factor in [factor / bound for bound in (lowest, highest) for factor in SCALE_FACTORS]:
+    for factor in [factor / bound for bound in NUMBER_RANGES[dtype] for factor in SCALE_FACTORS]:
         scale = (extreme * factor).half().float()  # as it is stored
-        numbers = quantize(groups, scale, lowest, highest)
-        error = (numbers * scale - groups).square().sum(2, keepdim=True)
+        error = (quantize(groups, scale, dtype) * scale - groups).square().sum(2, keepdim=True)
         best_scale = torch.where(error < best_error, scale, best_scale)
         best_error = torch.minimum(error, best_error)
-    numbers = quantize(groups, best_scale, lowest, highest).view(R, -1)[:, :C]
-    return numbers.to(torch.int8).contiguous(), best_scale.squeeze(2).half()
+    return best_scale.squeeze(2).half()
 
 
-def quantize(groups: Tensor, scale: Tensor, lowest: int, highest: int) -> Tensor:
-    """Return the whole numbers nearest to groups / scale, from lowest to highest; 0 where the scale is 0."""
+def round_weight(weight: Tensor, dtype: str | None, scales: Tensor | None = None) -> Tensor:
+    """Return a weight in float32 as a compact file stores it. dtype: its `storage_dtype`.
+
+    scales: those of its groups; None searches them. Then a weight that is rounded already does not change, if
+    its scales are no smaller than 6e-5, from where float16 has all its digits.
+    """
+    if dtype is None:
+        return weight.half().float()
+    scales = search_scales(weight, dtype) if scales is None else scales
+    groups, scale = split_into_groups(weight.float(), dtype), scales.float()[:, :, None]
+    return (quantize(groups, scale, dtype) * scale).flatten(1)[:, : weight.shape[1]]
+
+
+def split_into_groups(weight: Tensor, dtype: str) -> Tensor:
+    """Return the groups of columns of a matrix, (R, C); zeros fill up the last one."""
+    R, C = weight.shape
+    group_size = GROUP_SIZE if dtype == "int4" else C
+    padding = -C % group_size
+    return F.pad(weight, (0, padding)).reshape(R, -1, group_size)  # (R, G, columns of a group)
+
+
+def quantize(groups: Tensor, scale: Tensor, dtype: str) -> Tensor:
+    """Return the whole numbers of the dtype that are nearest to groups / scale; 0 where the scale is 0."""
+    lowest, highest = NUMBER_RANGES[dtype]
     safe_scale = torch.where(scale == 0, 1, scale)
-    return (groups / safe_scale).round().clamp(lowest, highest) * (scale != 0)
+    return (groups / safe_scale).round_().clamp_(lowest, highest).mul_(scale != 0)
 
 
 def pack_int4_pairs(numbers: Tensor) -> Tensor:

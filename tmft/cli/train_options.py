@@ -8,6 +8,7 @@ from argparse import SUPPRESS, Namespace, _ArgumentGroup
 from pathlib import Path
 from typing import Any
 
+from tmft.checkpoints.compact import NUMBER_RANGES
 from tmft.cli.options import (
     add_data_folder_options,
     add_device_option,
@@ -181,6 +182,9 @@ def add_model_change_options(p: CommandLineParser) -> _ArgumentGroup:
     add_token_weights_option(group, "NAME", "the training sentences", "words that are frequent there")
     group.add_argument("--projection", type=int, metavar="D", help="add a linear map to D dimensions after "
                        "the pooling, then scale to length 1; default: none")
+    group.add_argument("--quantization", choices=NUMBER_RANGES, help="train with weights that are rounded "
+                       "to 4 or 8 bits, as `tmft export --format compact` with this --dtype will store "
+                       "them; default: no rounding")
     return group
 
 

@@ -38,6 +38,7 @@ from tmft.training.gradient_cache import GradientCache
 from tmft.training.gradient_surgery import GRADIENT_SURGERY
 from tmft.training.loop import fit
 from tmft.training.multitask import MultiTask, make_training_tasks
+from tmft.training.quantized_weights import QuantizedWeights
 from tmft.training.task import Embedder, PackedEmbedder, TrainingTask
 from tmft.training.trackers import TRACKERS
 
@@ -137,7 +138,11 @@ def assemble_training(
     Raises InputError for options that exclude each other.
     """
     embed: Embedder = PackedEmbedder(model)
-    callbacks: list[Callback] = [] if checkpoint is None else [Checkpointing(checkpoint)]
+    callbacks: list[Callback] = []
+    if recipe.quantization:
+        callbacks.append(QuantizedWeights(model, recipe.quantization))
+    if checkpoint is not None:
+        callbacks.append(Checkpointing(checkpoint))
     [first_task, *others] = tasks.values()
     task: TrainingTask | MultiTask = first_task
     if others:

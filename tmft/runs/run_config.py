@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tmft.checkpoints.compact import NUMBER_RANGES
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.errors import SEED_RANGE, InputError, check_choice, check_range
 from tmft.io.files import reading
@@ -37,6 +38,8 @@ class FineTuningRecipe(Recipe):
         trains only the output of the last layer.
     matryoshka_dims: train the first D dimensions of the embedding as well, for each D of these increasing
         numbers, so that they can be used alone; None trains only the full embedding.
+    quantization: train with weights that are rounded to "int4" or "int8" (training/quantized_weights.py), for
+        an export in the compact format; None does not round them.
     """
 
     mini_batch_size: int | None = None
@@ -46,6 +49,7 @@ class FineTuningRecipe(Recipe):
     freeze_layers: int | None = None
     all_layers: str | None = None
     matryoshka_dims: tuple[int, ...] | None = None
+    quantization: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,6 +62,8 @@ class FineTuningRecipe(Recipe):
             check_choice(name, getattr(self, name), entries)
         if self.all_layers is not None:
             check_choice("all_layers", self.all_layers, ALL_LAYERS)
+        if self.quantization is not None:
+            check_choice("quantization", self.quantization, NUMBER_RANGES)
         if self.mini_batch_size is not None:
             check_range("mini_batch_size", self.mini_batch_size, 1)
 

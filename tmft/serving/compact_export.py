@@ -18,6 +18,7 @@ from tmft.errors import InputError
 from tmft.io.atomic import write_file
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving import numpy_encoder
+from tmft.serving.calibrated_rounding import round_with_calibration
 
 ENCODER_FILE = "encode.py"
 
@@ -56,7 +57,15 @@ def write_compact(model: SentenceEncoder, folder: Path, dtype: torch.dtype) -> N
 
 
 def quantize_compact(folder: Path, dtype: str, calibration_lines: Sequence[str]) -> None:
-    """Convert the weights in a model folder to "int4" or "int8". calibration_lines: have no effect."""
+    """Convert the weights in a model folder to "int4" or "int8".
+
+    calibration_lines: the linear maps are rounded so that they change little for these; if there are none, so
+    that their weights change little.
+    """
+    if calibration_lines:
+        model = SentenceEncoder.from_pretrained(folder)
+        round_with_calibration(model, dtype, calibration_lines)
+        model.save_pretrained(folder)
     for path in folder.rglob("model.safetensors"):
         packed = pack_weights(load_file(path), dtype)
         write_file(path, partial(save_file, packed, metadata={LAYOUT_KEY: LAYOUT_VERSION}))

@@ -157,7 +157,8 @@ def export(
     loads; None: the example loads the path "path/to/this/folder", for the reader to replace.
     sentences: N sentences to embed with the exported model.
     calibration_lines: sentences that determine the scales of inputs in 8 bits; the format openvino needs them
-    for int8, and the format onnx quantizes dynamically without them.
+    for int8, and the format onnx quantizes dynamically without them. The format compact rounds weights more
+    precisely with them.
     Returns their embeddings, (N, D) float32; None without sentences. Raises InputError if the folder exists,
     if the format or the dtype does not fit the model, if a package is missing, or if an embedding is not
     finite. Then the folder is not written.
