@@ -1,42 +1,59 @@
-"""Which layers of an encoder to keep: measure every subset of them, and judge the rules that choose one.
+"""Which layers of an encoder to keep: score subsets of them, and judge the rules that choose one.
 
-    python tests/bench/layer_subsets.py measure --ckpt MINILM --text lines.txt --out runs/minilm
-    python tests/bench/layer_subsets.py measure --ckpt data/twins/mlm --out runs/mlm
-    python tests/bench/layer_subsets.py judge MiniLM=MINILM:runs/minilm mlm=data/twins/mlm:runs/mlm \\
-        --json docs/which-layer.json
-    python tests/bench/layer_subsets.py show --json docs/which-layer.json --out docs/which-layer.svg
+    python tests/bench/layer_subsets.py measure --text lines.txt --base all-mpnet-base-v2 --out runs/layers
+    python tests/bench/layer_subsets.py show
 
-measure: score every subset of the layers, their order kept, without training and, if a text is given, after a
-short distillation from the whole model ("healed"). It writes a JSON line per subset and its cosines of the
-pairs of STSB dev, and leaves out what is there already, so that an interrupted command goes on.
+measure: run the parts below, or those that --parts names, and write the results of each into --json. What is
+in the folder already is not measured again, so that an interrupted command goes on. show: print the tables of
+docs/which-layer.md and draw its figure from --json.
 
-judge: what each rule chooses for each number of layers, and its regret: the points of dev Spearman x 100 by
-which it is worse than the best subset of as many layers. The interval is a bootstrap over the pairs of dev,
-in which the best subset is chosen anew in each sample.
+Recipe and rules of each part were written down before it was computed. "Healed" is after a short distillation
+from the whole model: LINES lines of the text, drawn by seed 0, and HEALING. Training and scoring are in
+bfloat16. Dev of STSB judges, test is scored once for what the page names, and chooses nothing. Seed 0.
 
-The recipe was fixed before the table was computed: LINES lines of the text, drawn by seed 0; one epoch of
-the task "distillation" in batches of 64, with its learning rate; seed 0 for all subsets, and seed 1 for the
-first, the last and the evenly spaced layers and for the three best of each number of layers. Training and
-scoring are in bfloat16. The test split is scored with every subset and chooses nothing.
+layers: every subset of MiniLM's 6 layers, without training and healed; seed 1 for the first, the last and the
+evenly spaced layers and for the three best of each size. For each number of layers, a rule chooses a subset;
+its regret is the points of dev Spearman x 100 by which this is worse than the best subset of that size. The
+interval is a bootstrap over the pairs of dev, in which the best subset is chosen anew in each sample.
+
+blocks: every subset of MiniLM's 12 blocks, 6 of attention and 6 of feed-forward, without training, scored on
+BLOCK_PAIRS pairs of dev, drawn by seed 0; those that are healed have their scores of all pairs. A block is
+removed with its residual connection and its LayerNorm, so that both blocks of a layer together are the layer.
+Healed: the best subset without training that has at most the parameters of 2, 3, 4 and 5 layers (a
+feed-forward block has those of two attention blocks); the best that lacks 2 feed-forward blocks and nothing
+else, and the best that lacks 4 attention blocks, which have as many parameters; and, to compare with, 2 to 5
+evenly spaced layers.
+
+twins: every subset of the 8 layers of four small models of one ancestor that differ in what they were trained
+on last, with mean pooling, without training; and TWIN_SAMPLE subsets, drawn by seed 0, of those that were
+trained on masked and on replaced tokens, fine-tuned on STSB by TWIN_RECIPE. The worth of a layer is what a
+least-squares fit of the score on "layer n is kept" gives it. Its interval is a bootstrap over subsets and
+pairs; both models have the same of both in each sample.
+
+labels: MiniLM fine-tuned on STSB by LABEL_RECIPE in place of the distillation: the first, the last and the
+evenly spaced layers and the best healed ones, of 2 to 5 layers, LABEL_SAMPLE others, drawn by seed 0, and the
+whole model.
+
+base: all-mpnet-base-v2 with 3 and 6 of its 12 layers: the first, the evenly spaced, and those that greedy
+removal by dev without training leaves; each without training and healed.
 """
 
 import argparse
 import json
-import math
 import random
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from scipy import stats
+from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 from tmft import SentenceEncoder, linear_cka
@@ -44,22 +61,146 @@ from tmft.data import Examples
 from tmft.datasets.task_lookup import get_task, read_split
 from tmft.distillation import DEFAULT_RECIPE, space_layers_evenly
 from tmft.formatting import markdown_table
+from tmft.io.atomic import write_file
+from tmft.losses.cosine import CosineMSE
 from tmft.losses.distillation import EmbeddingDistillation
 from tmft.metrics import cosines, spearman
+from tmft.models.bert import Layer
+from tmft.packing import PackedBatch
 from tmft.pooling import mean_pooling
 from tmft.reports.drawing import line_style, save_figure
 from tmft.serving.quantization import set_encode_precision
+from tmft.speed.prepacked_weights import prepacked_weights
 from tmft.tasks import TASKS
-from tmft.training.loop import fit
+from tmft.training.loop import Recipe, fit
 from tmft.training.task import TrainingTask
 
+ROOT = Path(__file__).resolve().parents[2]
 LINES = 5_000
-RECIPE = replace(DEFAULT_RECIPE, epochs=1, batch_size=64, precision="bf16")
+HEALING = replace(DEFAULT_RECIPE, epochs=1, batch_size=64, precision="bf16")
+LABEL_RECIPE = Recipe(epochs=1, lr=1e-4, precision="bf16")
+LABEL_SAMPLE = 10
+TWIN_RECIPE = Recipe(epochs=1, lr=3e-4, precision="bf16")
+TWIN_SAMPLE = 60
+TWINS = ("mlm", "mlm-then-mlm", "mlm-then-rtd", "mlm-then-clm")
+TUNED_TWINS = ("mlm-then-mlm", "mlm-then-rtd")
 RULE_SENTENCES = 1000  # of the training split, without their scores, for the rules that look at hidden states
 BOOTSTRAPS = 1000
-Subset = tuple[int, ...]  # indices of the layers that are kept, from 0, ascending
+BLOCK_PAIRS = 750  # half of dev, because 4,096 subsets take their time
+CHUNK = 50  # pairs whose embeddings by all subsets are in memory at a time
+Subset = tuple[int, ...]  # indices of the layers or blocks that are kept, from 0, ascending
 
 # ------------------------------------------------------------------------------------------------ measuring
+
+
+@dataclass
+class Bench:
+    """What all parts share: the data of STSB, the text to heal with, and the folder of the records.
+
+    minilm, base: hub ids or folders. lines: LINES lines of the text. report: the content of --json.
+    """
+
+    out: Path
+    minilm: str
+    base: str
+    lines: list[str]
+    splits: dict[str, Examples]
+    report: dict[str, Any]
+
+    def record(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the record of this name, which is made only if the folder does not have it."""
+        path = self.out / f"{name}.json"
+        if not path.exists():
+            record = make()
+            write_file(path, json.dumps(record) + "\n")
+            print(name, {key: value for key, value in record.items() if key != "cosines"}, flush=True)
+        return json.loads(path.read_text(encoding="utf-8"))
+
+    def score(self, model: SentenceEncoder, **also: float) -> dict[str, Any]:
+        """Return the Spearman x 100 of a model on dev and test, and its cosines of the pairs of dev."""
+        set_encode_precision(model, "bf16")
+        scores: dict[str, Any] = {}
+        for split in ("dev", "test"):
+            examples = self.splits[split]
+            u, v = (torch.from_numpy(model.encode(texts)) for texts in examples.texts)
+            predicted = cosines(u, v)
+            scores[split] = 100 * spearman(predicted, np.asarray(examples.labels))
+            scores.setdefault("cosines", np.round(predicted, 6).tolist())
+        return also | scores
+
+    def heal(self, name: str, model: SentenceEncoder, subset: Subset, seed: int = 0) -> dict[str, Any]:
+        """Return the scores of these layers after the distillation from the whole model."""
+
+        def make() -> dict[str, Any]:
+            target = torch.from_numpy(self.array(f"{name}-targets", lambda: model.encode(self.lines)))
+            num_dev = len(self.lines) // 100
+            examples = {
+                "train": Examples((self.lines[num_dev:],), target[num_dev:]),
+                "dev": Examples((self.lines[:num_dev],), target[:num_dev]),
+            }
+            task = replace(TASKS["distillation"], metric="teacher_cosine", eval_files="")
+            student = keep(model, subset)
+            objective = EmbeddingDistillation(student.dimensions, task)
+            cosine = train(student, TrainingTask(task, objective, examples), HEALING, seed)
+            return self.score(student, teacher_cosine=cosine)
+
+        return self.record(f"{name}-healed-{join(subset)}-{seed}", make)
+
+    def array(self, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """Return the array of this name, which is made only if the folder does not have it."""
+        path = self.out / f"{name}.npy"
+        if not path.exists():
+            array = make()
+            write_file(path, lambda new: np.save(new, array))
+            print(name, array.shape, flush=True)
+        return np.load(path)
+
+    def fine_tune(self, name: str, model: SentenceEncoder, subset: Subset, recipe: Recipe) -> dict[str, Any]:
+        """Return the scores of these layers after fine-tuning on the labelled pairs of STSB."""
+
+        def make() -> dict[str, Any]:
+            student, task = keep(model, subset), TASKS["stsb"]
+            train(student, TrainingTask(task, CosineMSE(), self.splits), recipe, 0)
+            return self.score(student)
+
+        return self.record(f"{name}-tuned-{join(subset)}", make)
+
+    def untrained(self, name: str, model: SentenceEncoder, subset: Subset) -> dict[str, Any]:
+        """Return the scores of these layers without training."""
+        return self.record(f"{name}-none-{join(subset)}", lambda: self.score(keep(model, subset)))
+
+    def score_variants(
+        self,
+        name: str,
+        model: SentenceEncoder,
+        embed: Callable[[SentenceEncoder, PackedBatch], Tensor],
+        num_pairs: int | None = None,
+    ) -> list[float]:
+        """Return the Spearman x 100 on dev of each of the M variants of a model.
+
+        embed: gives the embeddings of a batch by all variants, (M, S, D). num_pairs: only so many pairs,
+            drawn by seed 0; None: all.
+        """
+        set_encode_precision(model := deepcopy(model), "bf16")
+        dev = self.splits["dev"]
+        pairs = sorted(random.Random(0).sample(range(len(dev)), num_pairs or len(dev)))
+
+        def cosines_of(chosen: list[int]) -> np.ndarray:  # (M, CHUNK)
+            token_ids = model.tokenize([column[index] for column in dev.texts for index in chosen])
+            with prepacked_weights(model.encoder):
+                u, v = model.map_batches(token_ids, partial(embed, model)).chunk(2, dim=1)  # (M, CHUNK, D)
+            return torch.cosine_similarity(u, v, dim=-1).numpy()
+
+        parts = [
+            self.array(f"{name}-{start}", partial(cosines_of, pairs[start : start + CHUNK]))
+            for start in range(0, len(pairs), CHUNK)
+        ]
+        return spearman_rows(np.concatenate(parts, axis=1), np.asarray(dev.labels)[pairs]).tolist()
+
+
+def join(subset: Subset) -> str:
+    """Return the text for a subset in the name of a record."""
+    return ".".join(map(str, subset))
 
 
 def all_subsets(num_layers: int) -> Iterator[Subset]:
@@ -75,93 +216,299 @@ def keep(model: SentenceEncoder, subset: Subset) -> SentenceEncoder:
     return smaller
 
 
-def keep_untrained(model: SentenceEncoder, subset: Subset) -> tuple[SentenceEncoder, float]:
-    """Return `keep` in the form of `heal`; the cosine is not a number, because none is measured."""
-    return keep(model, subset), math.nan
-
-
-def pair_cosines(model: SentenceEncoder, examples: Examples) -> np.ndarray:
-    """Return the cosine of each pair of a split, (N,)."""
-    set_encode_precision(model, "bf16")
-    u, v = (torch.from_numpy(model.encode(texts)) for texts in examples.texts)
-    return cosines(u, v)
-
-
 def draw_lines(path: Path) -> list[str]:
     """Return LINES different lines of 20 to 200 characters, drawn by seed 0."""
     lines = dict.fromkeys(line.strip() for line in path.read_text(encoding="utf-8").splitlines())
     return random.Random(0).sample([line for line in lines if 20 <= len(line) <= 200], LINES)
 
 
-def heal(model: SentenceEncoder, subset: Subset, lines: list[str], target: torch.Tensor, seed: int):
-    """Return the student with these layers after the distillation of RECIPE, and its cosine to the model."""
-    student = keep(model, subset)
+def train(student: SentenceEncoder, task: TrainingTask, recipe: Recipe, seed: int) -> float:
+    """Train a student in place, and return the best value of the metric on dev."""
     torch.manual_seed(seed)
-    task = replace(TASKS["distillation"], metric="teacher_cosine", eval_files="")
-    num_dev = len(lines) // 100
-    examples = {
-        "train": Examples((lines[num_dev:],), target[num_dev:]),
-        "dev": Examples((lines[:num_dev],), target[:num_dev]),
+    dev = [epoch.dev[task.task.metric] for epoch in fit(student, task, recipe, seed)]
+    student.eval()
+    return max(dev)
+
+
+class AttentionBlock(nn.Module):
+    """The attention of a layer, with its residual connection and LayerNorm."""
+
+    def __init__(self, layer: Layer):
+        super().__init__()
+        self.attention, self.dropout = layer.attention, layer.attention_dropout
+        self.norm = layer.attention_norm
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Return the output of the block, (B, T, D). hidden: (B, T, D); mask: that of the layer."""
+        return self.norm(hidden + self.dropout(self.attention(hidden, mask)))
+
+
+class FeedForwardBlock(nn.Module):
+    """The feed-forward of a layer, with its residual connection and LayerNorm."""
+
+    def __init__(self, layer: Layer):
+        super().__init__()
+        self.feed_forward, self.dropout = layer.feed_forward, layer.feed_forward_dropout
+        self.norm = layer.feed_forward_norm
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Return the output of the block, (B, T, D). hidden: (B, T, D); mask: not used."""
+        return self.norm(hidden + self.dropout(self.feed_forward(hidden)))
+
+
+def split_into_blocks(model: SentenceEncoder) -> SentenceEncoder:
+    """Return a copy in which each layer is two: its attention block, then its feed-forward block."""
+    blocks = deepcopy(model)
+    halves = [
+        half for layer in blocks.encoder.layers for half in (AttentionBlock(layer), FeedForwardBlock(layer))
+    ]
+    blocks.encoder.layers = nn.ModuleList(halves)
+    return blocks
+
+
+def embed_by_all_subsets(model: SentenceEncoder, batch: PackedBatch) -> Tensor:
+    """Return the embeddings of a batch by every subset of the L layers, (2^L, S, D).
+
+    They are in the order of `binary_order`. Subsets that begin alike share what their first layers compute.
+    """
+    hidden, *_ = model.encoder.iter_hidden_states(*batch.inputs)
+    mask = model.encoder.score_bias(batch.sentence_ids, hidden.dtype)
+
+    def visit(hidden: Tensor, layers: Sequence[nn.Module]) -> Iterator[Tensor]:
+        if not layers:
+            yield model.pool(hidden, batch)
+            return
+        yield from visit(hidden, layers[1:])
+        yield from visit(layers[0](hidden, mask), layers[1:])
+
+    return torch.stack([*visit(hidden, list(model.encoder.layers))])
+
+
+def binary_order(num_layers: int) -> list[Subset]:
+    """Return all subsets, the empty one too, in the order of `embed_by_all_subsets`."""
+    return [
+        tuple(n for n, is_kept in enumerate(bits) if is_kept)
+        for bits in product((False, True), repeat=num_layers)
+    ]
+
+
+def embed_by_single_removals(model: SentenceEncoder, batch: PackedBatch) -> Tensor:
+    """Return the embeddings of a batch by the model without one of its L layers, (L, S, D)."""
+    states = model.encoder.hidden_states(*batch.inputs)
+    mask = model.encoder.score_bias(batch.sentence_ids, states[0].dtype)
+    embeddings = []
+    for removed in range(len(model.encoder.layers)):
+        hidden = states[removed]
+        for layer in model.encoder.layers[removed + 1 :]:
+            hidden = layer(hidden, mask)
+        embeddings.append(model.pool(hidden, batch))
+    return torch.stack(embeddings)
+
+
+# ---------------------------------------------------------------------------------------------- the parts
+
+
+def measure_layers(bench: Bench) -> dict[str, Any]:
+    """Return the scores of all subsets of MiniLM's layers, and the judgement of the rules."""
+    model = SentenceEncoder.from_pretrained(bench.minilm)
+    num_layers, dev = len(model.encoder.layers), bench.splits["dev"]
+    subsets = [*all_subsets(num_layers)]
+    records = {("none", s, 0): bench.untrained("minilm", model, s) for s in subsets}
+    records |= {("healed", s, 0): bench.heal("minilm", model, s) for s in subsets}
+    for size in range(1, num_layers):
+        of_size = [s for s in subsets if len(s) == size]
+        best = sorted(of_size, key=lambda s: -records["healed", s, 0]["dev"])[:3]
+        named = [tuple(range(size)), tuple(range(num_layers - size, num_layers))]
+        for subset in dict.fromkeys([*best, *named, tuple(evenly_spaced(size, num_layers))]):
+            records["healed", subset, 1] = bench.heal("minilm", model, subset, 1)
+    untrained = {s: records["none", s, 0]["dev"] for s in subsets}
+    sentences = bench.splits["train"].sentences[:RULE_SENTENCES]
+    evidence = collect_evidence(model, sentences, untrained)
+    rules = {
+        training: judge_rules(
+            evidence,
+            subsets,
+            np.array([records[training, s, 0]["cosines"] for s in subsets]),
+            np.asarray(dev.labels),
+        )
+        for training in ("none", "healed")
     }
-    training_task = TrainingTask(task, EmbeddingDistillation(student.dimensions, task), examples)
-    cosine = math.nan
-    for epoch in fit(student, training_task, RECIPE, seed):
-        cosine = epoch.dev["teacher_cosine"]
-    return student.eval(), cosine
+    listed = [
+        {"training": training, "layers": subset, "seed": seed} | without_cosines(record)
+        for (training, subset, seed), record in records.items()
+    ]
+    return {"subsets": listed, "rules": rules}
+
+
+def without_cosines(record: dict[str, Any]) -> dict[str, Any]:
+    """Return what --json holds of a record."""
+    return {key: value for key, value in record.items() if key != "cosines"}
+
+
+def parameters(blocks: Iterable[int]) -> int:
+    """Return the size of blocks, in attention blocks: a feed-forward block, an odd number, counts as two."""
+    return sum(1 + block % 2 for block in blocks)
+
+
+def measure_blocks(bench: Bench) -> dict[str, Any]:
+    """Return the scores of all subsets of MiniLM's attention and feed-forward blocks, and of healed ones."""
+    model = SentenceEncoder.from_pretrained(bench.minilm)
+    blocks = split_into_blocks(model)
+    untrained = bench.score_variants("blocks-none", blocks, embed_by_all_subsets, BLOCK_PAIRS)
+    scores = dict(zip(binary_order(12), untrained, strict=True))
+    chosen = choose_blocks(scores)
+    even = [whole_layers(evenly_spaced(size, 6)) for size in (2, 3, 4, 5)]
+    healed = [
+        {"blocks": subset} | without_cosines(bench.heal("blocks", blocks, subset))
+        for subset in dict.fromkeys([*chosen, *even])
+    ]
+    return {"dev": untrained, "healed": healed}
+
+
+def whole_layers(layers: Iterable[int]) -> Subset:
+    """Return the blocks of whole layers."""
+    return tuple(block for layer in layers for block in (2 * layer, 2 * layer + 1))
+
+
+def choose_blocks(scores: dict[Subset, float]) -> list[Subset]:
+    """Return the subsets of blocks that are healed: see `blocks` at the top of the file."""
+    within = [[s for s in scores if parameters(s) <= 3 * layers] for layers in (2, 3, 4, 5)]
+    attention, feed_forward = set(range(0, 12, 2)), set(range(1, 12, 2))
+    one_kind = [
+        [s for s in scores if attention <= set(s) and len(s) == 10],
+        [s for s in scores if feed_forward <= set(s) and len(s) == 8],
+    ]
+    return [max(candidates, key=scores.__getitem__) for candidates in [*within, *one_kind]]
+
+
+def measure_twins(bench: Bench) -> dict[str, Any]:
+    """Return the scores of the subsets of the twins' layers, without training and fine-tuned."""
+    twins: dict[str, dict[str, Any]] = {}
+    for name in TWINS:
+        model = SentenceEncoder.from_pretrained(ROOT / "data/twins" / name, pooling="mean")
+        twins[name] = {"dev": bench.score_variants(f"{name}-none", model, embed_by_all_subsets)}
+    sample = random.Random(0).sample([*all_subsets(8)], TWIN_SAMPLE)
+    predicted = {}
+    for name in TUNED_TWINS:
+        model = SentenceEncoder.from_pretrained(ROOT / "data/twins" / name, pooling="mean")
+        records = [bench.fine_tune(name, model, subset, TWIN_RECIPE) for subset in sample]
+        predicted[name] = np.array([record["cosines"] for record in records])
+        twins[name]["tuned"] = [
+            {"layers": subset} | without_cosines(record)
+            for subset, record in zip(sample, records, strict=True)
+        ]
+    worth = compare_worth(sample, predicted, np.asarray(bench.splits["dev"].labels))
+    return {"models": twins, "worth": worth}
+
+
+def worth_of_layers(subsets: Sequence[Subset], scores: np.ndarray, num_layers: int) -> np.ndarray:
+    """Return what keeping each layer adds to the score, by least squares, (L,). scores: (M,) of M subsets."""
+    kept = np.array([[1.0, *(n in subset for n in range(num_layers))] for subset in subsets])
+    return np.linalg.lstsq(kept, scores)[0][1:]
+
+
+def compare_worth(
+    subsets: list[Subset], predicted: dict[str, np.ndarray], gold: np.ndarray
+) -> dict[str, list[list[float]]]:
+    """Return {model: worth of each of the 8 layers, with its 95 % interval}, and that of the difference.
+
+    predicted: {model: (M, N), the cosines of the N pairs of dev by each of M subsets}, for two models. The
+    difference is that of the second model minus that of the first one.
+    """
+
+    def estimate(chosen: np.ndarray, pairs: np.ndarray) -> np.ndarray:  # (3, 8)
+        some = [subsets[index] for index in chosen]
+        first, second = (
+            worth_of_layers(some, spearman_rows(cosine[chosen][:, pairs], gold[pairs]), 8)
+            for cosine in predicted.values()
+        )
+        return np.stack([first, second, second - first])
+
+    generator = np.random.default_rng(0)
+    M, N = len(subsets), len(gold)
+    samples = [estimate(generator.integers(0, M, M), generator.integers(0, N, N)) for _ in range(BOOTSTRAPS)]
+    low, high = np.quantile(samples, [0.025, 0.975], axis=0)
+    values = np.stack([estimate(np.arange(M), np.arange(N)), low, high], -1)  # (3, 8, 3)
+    return dict(zip([*predicted, "difference"], values.tolist(), strict=True))
+
+
+def measure_labels(bench: Bench) -> dict[str, Any]:
+    """Return the scores of subsets of MiniLM's layers after fine-tuning on labelled pairs."""
+    model = SentenceEncoder.from_pretrained(bench.minilm)
+    healed = {
+        tuple(r["layers"]): r["dev"]
+        for r in bench.report["MiniLM"]["subsets"]
+        if r["training"] == "healed" and r["seed"] == 0
+    }
+    named: list[Subset] = []
+    for size in (2, 3, 4, 5):
+        best = max(combinations(range(6), size), key=healed.__getitem__)
+        named += [tuple(range(size)), tuple(range(6 - size, 6)), tuple(evenly_spaced(size, 6)), best]
+    others = [s for s in all_subsets(6) if 2 <= len(s) <= 5 and s not in named]
+    subsets = [*dict.fromkeys(named), *random.Random(0).sample(others, LABEL_SAMPLE), tuple(range(6))]
+    records = [bench.fine_tune("minilm", model, subset, LABEL_RECIPE) for subset in subsets]
+    return {
+        "tuned": [
+            {"layers": subset} | without_cosines(record)
+            for subset, record in zip(subsets, records, strict=True)
+        ]
+    }
+
+
+def measure_base(bench: Bench) -> dict[str, Any]:
+    """Return the scores of what three rules keep of a base-size model, without training and healed."""
+    model = SentenceEncoder.from_pretrained(bench.base)
+    num_layers = len(model.encoder.layers)
+    kept = tuple(range(num_layers))
+    path = [kept]
+    while len(kept) > 3:
+        smaller = keep(model, kept)
+        scores = bench.score_variants(f"base-without-{join(kept)}", smaller, embed_by_single_removals)
+        removed = int(np.argmax(scores))
+        kept = (*kept[:removed], *kept[removed + 1 :])
+        path.append(kept)
+    listed = []
+    for size in (3, 6):
+        greedy = next(s for s in path if len(s) == size)
+        rules = {
+            "evenly spaced, with the last": tuple(evenly_spaced(size, num_layers)),
+            "greedy removal": greedy,
+            "first layers": tuple(range(size)),
+        }
+        for rule, subset in rules.items():
+            untrained = bench.untrained("base", model, subset)
+            healed = bench.heal("base", model, subset)
+            listed.append({
+                "rule": rule,
+                "layers": subset,
+                "untrained": without_cosines(untrained),
+                "healed": without_cosines(healed),
+            })  # fmt: skip
+    whole = without_cosines(bench.untrained("base", model, path[0]))
+    return {"whole": whole, "greedy": path, "rules": listed}
+
+
+PARTS: dict[str, tuple[str, Callable[[Bench], dict[str, Any]]]] = {
+    "layers": ("MiniLM", measure_layers),
+    "blocks": ("blocks", measure_blocks),
+    "twins": ("twins", measure_twins),
+    "labels": ("labels", measure_labels),
+    "base": ("base", measure_base),
+}
 
 
 def measure(args: argparse.Namespace) -> None:
-    """Score the subsets of a model, each without training and, if there is a text, healed."""
-    model = SentenceEncoder.from_pretrained(args.ckpt).eval()
-    num_layers, task = len(model.encoder.layers), get_task("stsb", data_root=args.data_root)
-    dev, test = read_split(task, "dev"), read_split(task, "test")
+    """Run the parts, and write the results of each into the JSON of the page."""
+    task = get_task("stsb", data_root=args.data_root)
     args.out.mkdir(parents=True, exist_ok=True)
-    records = args.out / "subsets.jsonl"
-    done = {(r["training"], tuple(r["layers"]), r["seed"]): r for r in read_records(args.out)}
-
-    def score(
-        kind: str, subset: Subset, seed: int, make: Callable[[], tuple[SentenceEncoder, float]]
-    ) -> None:
-        if (kind, subset, seed) in done:
-            return
-        start = time.perf_counter()
-        student, cosine = make()
-        of_dev, of_test = pair_cosines(student, dev), pair_cosines(student, test)
-        np.save(args.out / f"{kind}-{'.'.join(map(str, subset))}-{seed}.npy", of_dev.astype(np.float32))
-        record = {
-            "training": kind,
-            "layers": subset,
-            "seed": seed,
-            "dev": 100 * spearman(of_dev, np.asarray(dev.labels)),
-            "test": 100 * spearman(of_test, np.asarray(test.labels)),
-            "teacher_cosine": None if math.isnan(cosine) else cosine,
-            "seconds": time.perf_counter() - start,
-        }
-        with records.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-        done[kind, subset, seed] = record
-        print(record, flush=True)
-
-    for subset in all_subsets(num_layers):
-        score("none", subset, 0, partial(keep_untrained, model, subset))
-    if not args.text:
-        return
-    lines = draw_lines(args.text)
-    target = torch.as_tensor(model.encode(lines, convert_to_tensor=True))
-    for subset in all_subsets(num_layers):
-        score("healed", subset, 0, partial(heal, model, subset, lines, target, 0))
-    for size in range(1, num_layers):
-        of_size = [s for s in combinations(range(num_layers), size)]
-        best = sorted(of_size, key=lambda s: -done["healed", s, 0]["dev"])[:3]
-        simple = [tuple(range(size)), tuple(range(num_layers - size, num_layers))]
-        for subset in dict.fromkeys([*best, *simple, tuple(space_layers_evenly(size, num_layers))]):
-            score("healed", subset, 1, partial(heal, model, subset, lines, target, 1))
-
-
-def read_records(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of subsets.jsonl, [] if there is none."""
-    path = folder / "subsets.jsonl"
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+    report = json.loads(args.json.read_text("utf-8")) if args.json.exists() else {}
+    splits = {split: read_split(task, split) for split in ("train", "dev", "test")}
+    bench = Bench(args.out, args.minilm, args.base, draw_lines(args.text), splits, report)
+    for part in args.parts:
+        name, measure_part = PARTS[part]
+        result = json.loads(json.dumps(measure_part(bench)), parse_float=lambda text: round(float(text), 4))
+        bench.report[name] = result
+        write_file(args.json, json.dumps(bench.report) + "\n")
 
 
 # ------------------------------------------------------------------------------------------------ the rules
@@ -313,43 +660,13 @@ def judge_rules(evidence: Evidence, subsets: list[Subset], predicted: np.ndarray
     return judged
 
 
-def judge(args: argparse.Namespace) -> None:
-    """Write the JSON of the page: the scores of all subsets, and the judgement of the rules."""
-    task = get_task("stsb", data_root=args.data_root)
-    dev = read_split(task, "dev")
-    sentences = read_split(task, "train").sentences[:RULE_SENTENCES]
-    models = {}
-    for text in args.models:
-        name, _, where = text.partition("=")
-        ckpt, _, folder = where.partition(":")
-        records = read_records(Path(folder))
-        model = SentenceEncoder.from_pretrained(ckpt).eval()
-        untrained = {tuple(r["layers"]): r["dev"] for r in records if r["training"] == "none"}
-        evidence = collect_evidence(model, sentences, untrained)
-        judged = {}
-        for training in dict.fromkeys(record["training"] for record in records):
-            of_training = [r for r in records if r["training"] == training and r["seed"] == 0]
-            subsets = [tuple(record["layers"]) for record in of_training]
-            files = [f"{training}-{'.'.join(map(str, subset))}-0.npy" for subset in subsets]
-            predicted = np.stack([np.load(Path(folder) / file) for file in files])
-            judged[training] = judge_rules(evidence, subsets, predicted, np.asarray(dev.labels))
-        keys = ("training", "layers", "seed", "dev", "test", "teacher_cosine", "seconds")
-        rounded = [
-            {key: round(r[key], 4) if isinstance(r[key], float) else r[key] for key in keys} for r in records
-        ]
-        models[name] = {"subsets": rounded, "rules": judged}
-    content = json.loads(json.dumps(models), parse_float=lambda text: round(float(text), 4))
-    args.json.write_text(json.dumps(content) + "\n", encoding="utf-8")
-
-
 # ------------------------------------------------------------------------------------------------ the page
 
 
 def rule_table(models: dict[str, Any]) -> str:
     """Return the table of the rules as Markdown: the layers that each keeps, and its regret."""
     healed, untrained = (models["MiniLM"]["rules"][training] for training in ("healed", "none"))
-    twins = [name for name in models if name != "MiniLM"]
-    rows = [["rule", "three layers", "regret", "95 %", "p", "without training", *twins]]
+    rows = [["rule", "three layers", "regret", "95 %", "p", "without training"]]
     for name in sorted(RULES, key=lambda name: healed[name]["mean"]):
         one = healed[name]
         low, high = one["interval"]
@@ -360,10 +677,9 @@ def rule_table(models: dict[str, Any]) -> str:
             f"{low:.2f} to {high:.2f}",
             f"{one['p']:.3f}",
             f"{untrained[name]['mean']:.2f}",
-            *(f"{models[twin]['rules']['none'][name]['mean']:.2f}" for twin in twins),
         ])  # fmt: skip
-    chance = [f"{models[name]['rules']['none']['random choice']['mean']:.2f}" for name in ("MiniLM", *twins)]
-    rows.append(["random choice", "", f"{healed['random choice']['mean']:.2f}", "", "", *chance])
+    chance = [f"{judged['random choice']['mean']:.2f}" for judged in (healed, untrained)]
+    rows.append(["random choice", "", chance[0], "", "", chance[1]])
     return markdown_table(rows)
 
 
@@ -431,26 +747,25 @@ def draw(models: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parts = p.add_subparsers(dest="command", required=True)
-    one = parts.add_parser("measure")
-    one.add_argument("--ckpt", required=True)
-    one.add_argument("--text", type=Path, help="lines to heal with; without it, nothing is trained")
+    commands = p.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("measure")
+    one.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS])
+    one.add_argument("--minilm", default="sentence-transformers/all-MiniLM-L6-v2")
+    one.add_argument("--base", default="sentence-transformers/all-mpnet-base-v2")
+    one.add_argument("--text", type=Path, required=True, help="lines to heal with")
     one.add_argument("--data-root")
-    one.add_argument("--out", type=Path, required=True)
-    other = parts.add_parser("judge")
-    other.add_argument("models", nargs="+", metavar="NAME=CKPT:FOLDER")
-    other.add_argument("--data-root")
-    other.add_argument("--json", type=Path, required=True)
-    last = parts.add_parser("show", help="print the tables of the page and draw its figure, from the JSON")
-    last.add_argument("--json", type=Path, required=True)
-    last.add_argument("--out", type=Path, required=True)
+    one.add_argument("--out", type=Path, required=True, help="folder of the records")
+    other = commands.add_parser("show", help="print the tables of the page and draw its figure")
+    other.add_argument("--out", type=Path, default=ROOT / "docs/which-layer.svg")
+    for command in (one, other):
+        command.add_argument("--json", type=Path, default=ROOT / "docs/which-layer.json")
     args = p.parse_args()
-    if args.command == "show":
+    if args.command == "measure":
+        measure(args)
+    else:
         models = json.loads(args.json.read_text(encoding="utf-8"))
         print(size_table(models), rule_table(models), sep="\n\n")
         draw(models, args.out)
-    else:
-        {"measure": measure, "judge": judge}[args.command](args)
 
 
 if __name__ == "__main__":
