@@ -35,7 +35,7 @@ evenly spaced layers and the best healed ones, of 2 to 5 layers, LABEL_SAMPLE ot
 whole model.
 
 base: all-mpnet-base-v2 with 3 and 6 of its 12 layers: the first, the evenly spaced, and those that greedy
-removal by dev without training leaves; each without training and healed.
+removal by dev without training leaves; each without training, those with 3 layers healed, too.
 """
 
 import argparse
@@ -79,9 +79,9 @@ ROOT = Path(__file__).resolve().parents[2]
 LINES = 5_000
 HEALING = replace(DEFAULT_RECIPE, epochs=1, batch_size=64, precision="bf16")
 LABEL_RECIPE = Recipe(epochs=1, lr=1e-4, precision="bf16")
-LABEL_SAMPLE = 10
+LABEL_SAMPLE = 6
 TWIN_RECIPE = Recipe(epochs=1, lr=3e-4, precision="bf16")
-TWIN_SAMPLE = 60
+TWIN_SAMPLE = 32
 TWINS = ("mlm", "mlm-then-mlm", "mlm-then-rtd", "mlm-then-clm")
 TUNED_TWINS = ("mlm-then-mlm", "mlm-then-rtd")
 RULE_SENTENCES = 1000  # of the training split, without their scores, for the rules that look at hidden states
@@ -476,14 +476,11 @@ def measure_base(bench: Bench) -> dict[str, Any]:
             "first layers": tuple(range(size)),
         }
         for rule, subset in rules.items():
-            untrained = bench.untrained("base", model, subset)
-            healed = bench.heal("base", model, subset)
-            listed.append({
-                "rule": rule,
-                "layers": subset,
-                "untrained": without_cosines(untrained),
-                "healed": without_cosines(healed),
-            })  # fmt: skip
+            scores = {"untrained": bench.untrained("base", model, subset)}
+            if size == 3:
+                scores["healed"] = bench.heal("base", model, subset)
+            shown = {training: without_cosines(record) for training, record in scores.items()}
+            listed.append({"rule": rule, "layers": subset} | shown)
     whole = without_cosines(bench.untrained("base", model, path[0]))
     return {"whole": whole, "greedy": path, "rules": listed}
 
@@ -703,6 +700,125 @@ def size_table(models: dict[str, Any]) -> str:
     return markdown_table(rows)
 
 
+def block_table(models: dict[str, Any]) -> str:
+    """Return the table of the best blocks of as many parameters as 2 to 5 layers, beside whole layers."""
+    scores = dict(zip(binary_order(12), models["blocks"]["dev"], strict=True))
+    healed = {tuple(one["blocks"]): one for one in models["blocks"]["healed"]}
+    rows = [
+        ["parameters of", "blocks", "attention of", "feed-forward of", "without training", "healed", "test"]
+    ]
+    for layers, best in zip((2, 3, 4, 5), choose_blocks(scores), strict=False):
+        for name, blocks in (
+            ("best blocks", best),
+            ("evenly spaced", whole_layers(evenly_spaced(layers, 6))),
+        ):
+            rows.append([
+                f"{layers} layers" if blocks is best else "",
+                name,
+                *kinds_of_blocks(blocks),
+                f"{scores[blocks]:.2f}",
+                *(f"{healed[blocks][split]:.2f}" for split in ("dev", "test")),
+            ])  # fmt: skip
+    return markdown_table(rows)
+
+
+def kinds_of_blocks(blocks: Subset) -> tuple[str, str]:
+    """Return the layers of the attention blocks and of the feed-forward blocks, as two texts."""
+    kinds = [[str(block // 2) for block in blocks if block % 2 == kind] for kind in (0, 1)]
+    return ", ".join(kinds[0]) or "none", ", ".join(kinds[1]) or "none"
+
+
+def removal_table(models: dict[str, Any]) -> str:
+    """Return the table of the best score without k blocks of one kind, and nothing else removed."""
+    scores = dict(zip(binary_order(12), models["blocks"]["dev"], strict=True))
+    rows = [["blocks removed", *map(str, range(7))]]
+    for name, kept_kind in (("attention only", 1), ("feed-forward only", 0)):
+        kept = set(range(kept_kind, 12, 2))
+        best = [
+            max(score for blocks, score in scores.items() if kept <= set(blocks) and len(blocks) == 12 - k)
+            for k in range(7)
+        ]
+        rows.append([name, *(f"{score:.2f}" for score in best)])
+    return markdown_table(rows)
+
+
+def block_worth_table(models: dict[str, Any]) -> str:
+    """Return the table of what keeping each block adds, on average over all subsets of the others."""
+    worth = worth_of_layers(binary_order(12), np.array(models["blocks"]["dev"]), 12)
+    rows = [["worth of", *(f"layer {n}" for n in range(6))]]
+    rows += [
+        [name, *(f"{value:+.1f}" for value in worth[kind::2])]
+        for kind, name in enumerate(("attention", "feed-forward"))
+    ]
+    return markdown_table(rows)
+
+
+def twin_table(models: dict[str, Any]) -> str:
+    """Return the table of what keeping each layer of the twins is worth, without training and fine-tuned."""
+    twins = models["twins"]
+    rows = [["worth of layer", *map(str, range(8))]]
+    for name in TWINS:
+        worth = worth_of_layers(binary_order(8), np.array(twins["models"][name]["dev"]), 8)
+        rows.append([f"`{name}`, without training", *(f"{value:+.1f}" for value in worth)])
+    for name in (*TUNED_TWINS, "difference"):
+        cells = [f"{value:+.1f} ({low:+.1f} to {high:+.1f})" for value, low, high in twins["worth"][name]]
+        rows.append([name if name == "difference" else f"`{name}`, fine-tuned", *cells])
+    return markdown_table(rows)
+
+
+def label_table(models: dict[str, Any]) -> str:
+    """Return the table of MiniLM's layers after fine-tuning on labelled pairs."""
+    tuned = {tuple(one["layers"]): one["dev"] for one in models["labels"]["tuned"]}
+    healed = {
+        tuple(r["layers"]): r["dev"]
+        for r in models["MiniLM"]["subsets"]
+        if r["training"] == "healed" and r["seed"] == 0
+    }
+    rows = [["layers kept", "first", "last", "evenly spaced", "best healed", "best of all", "tried"]]
+    for size in (2, 3, 4, 5):
+        of_size = [subset for subset in tuned if len(subset) == size]
+        named = [
+            tuple(range(size)),
+            tuple(range(6 - size, 6)),
+            tuple(evenly_spaced(size, 6)),
+            max(combinations(range(6), size), key=healed.__getitem__),
+        ]
+        best = max(of_size, key=tuned.__getitem__)
+        rows.append([
+            str(size),
+            *(f"{tuned[subset]:.2f}" for subset in named),
+            f"{tuned[best]:.2f} ({', '.join(map(str, best))})",
+            str(len(of_size)),
+        ])  # fmt: skip
+    return markdown_table(rows)
+
+
+def base_table(models: dict[str, Any]) -> str:
+    """Return the table of what three rules keep of the base-size model."""
+    rows = [["layers kept", "rule", "layers", "without training", "healed", "test"]]
+    for one in models["base"]["rules"]:
+        scores = [one["untrained"]["dev"], *(one.get("healed", {}).get(split) for split in ("dev", "test"))]
+        rows.append([
+            str(len(one["layers"])),
+            one["rule"],
+            ", ".join(map(str, one["layers"])),
+            *("" if score is None else f"{score:.2f}" for score in scores),
+        ])  # fmt: skip
+    return markdown_table(rows)
+
+
+TABLES: tuple[Callable[[dict[str, Any]], str], ...] = (
+    size_table,
+    rule_table,
+    block_table,
+    removal_table,
+    block_worth_table,
+    twin_table,
+    label_table,
+    base_table,
+)
+
+
 def draw(models: dict[str, Any], path: Path) -> None:
     """Draw a point for each subset of MiniLM's layers, untrained and healed, with the rules as marks."""
     marks = {
@@ -764,7 +880,7 @@ def main() -> None:
         measure(args)
     else:
         models = json.loads(args.json.read_text(encoding="utf-8"))
-        print(size_table(models), rule_table(models), sep="\n\n")
+        print(*(table(models) for table in TABLES), sep="\n\n")
         draw(models, args.out)
 
 
