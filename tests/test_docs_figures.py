@@ -10,6 +10,9 @@ import pytest
 import torch
 from conftest import ROOT
 
+from tmft import SentenceEncoder
+from tmft.packing import pack
+
 FIGURES = sorted((ROOT / "docs").rglob("*.svg"))
 
 
@@ -60,8 +63,8 @@ def test_the_page_and_the_figure_of_all_subsets_of_layers_show_what_was_measured
     layer_subsets = load_script("tests/bench/layer_subsets")
     models = json.loads((ROOT / "docs/which-layer.json").read_text("utf-8"))
     page = (ROOT / "docs/which-layer.md").read_text("utf-8")
-    assert layer_subsets.size_table(models).strip() in page
-    assert layer_subsets.rule_table(models).strip() in page
+    for table in layer_subsets.TABLES:
+        assert table(models).strip() in page, table.__name__
     pytest.importorskip("matplotlib")
     layer_subsets.draw(models, tmp_path / "figure.svg")
     assert texts_of(tmp_path / "figure.svg") == texts_of(ROOT / "docs/which-layer.svg")
@@ -84,3 +87,24 @@ def test_the_rules_that_choose_layers():
     assert layer_subsets.choose_by_angle(evidence, 3) == (0, 2, 3)
     scores = np.array([*untrained.values()])
     assert layer_subsets.regrets(scores, [*untrained], [(3,), (0, 1), (1, 2, 3)]).tolist() == [0, 4, 2]
+
+
+def test_embeddings_by_all_subsets_are_those_of_models_with_these_layers_or_blocks():
+    layer_subsets = load_script("tests/bench/layer_subsets")
+    model = SentenceEncoder.from_pretrained(ROOT / "data/twins/mlm", layer=2)
+    blocks = layer_subsets.split_into_blocks(model)
+    batch = pack(model.tokenize(["A dog runs in the park.", "It rains."]))
+    with torch.no_grad():
+        torch.testing.assert_close(blocks(batch), model(batch), rtol=0, atol=0)
+        by_subset = layer_subsets.embed_by_all_subsets(blocks, batch)  # (16, 2, D)
+        subsets = layer_subsets.binary_order(4)
+        assert set(subsets) == {(), *layer_subsets.all_subsets(4)}
+        for subset, embeddings in zip(subsets, by_subset, strict=True):
+            kept = layer_subsets.keep(blocks, subset)
+            torch.testing.assert_close(embeddings, kept(batch), rtol=0, atol=0)
+        removed = layer_subsets.embed_by_single_removals(blocks, batch)
+    without = [subsets.index(tuple(n for n in range(4) if n != one)) for one in range(4)]
+    torch.testing.assert_close(removed, by_subset[without], rtol=0, atol=0)
+    worth = [3.0, -1.0, 0.5, 2.0]
+    scores = np.array([10 + sum(worth[n] for n in subset) for subset in subsets])
+    np.testing.assert_allclose(layer_subsets.worth_of_layers(subsets, scores, 4), worth, atol=1e-9)

@@ -17,12 +17,13 @@ its regret is the points of dev Spearman x 100 by which this is worse than the b
 interval is a bootstrap over the pairs of dev, in which the best subset is chosen anew in each sample.
 
 blocks: every subset of MiniLM's 12 blocks, 6 of attention and 6 of feed-forward, without training, scored on
-BLOCK_PAIRS pairs of dev, drawn by seed 0; those that are healed have their scores of all pairs. A block is
+400 pairs of dev: of 750, drawn by seed 0 and sorted, every second group of 50. (All 750 were planned, but the
+processor was too busy.) Those that are healed have their scores on all of dev. A block is
 removed with its residual connection and its LayerNorm, so that both blocks of a layer together are the layer.
 Healed: the best subset without training that has at most the parameters of 2, 3, 4 and 5 layers (a
 feed-forward block has those of two attention blocks); the best that lacks 2 feed-forward blocks and nothing
-else, and the best that lacks 4 attention blocks, which have as many parameters; and, to compare with, 2 to 5
-evenly spaced layers.
+else, and the best that lacks 4 attention blocks, which have as many parameters; and, to compare with the part
+before, three evenly spaced layers.
 
 twins: every subset of the 8 layers of four small models of one ancestor that differ in what they were trained
 on last, with mean pooling, without training; and TWIN_SAMPLE subsets, drawn by seed 0, of those that were
@@ -81,12 +82,11 @@ HEALING = replace(DEFAULT_RECIPE, epochs=1, batch_size=64, precision="bf16")
 LABEL_RECIPE = Recipe(epochs=1, lr=1e-4, precision="bf16")
 LABEL_SAMPLE = 6
 TWIN_RECIPE = Recipe(epochs=1, lr=3e-4, precision="bf16")
-TWIN_SAMPLE = 32
+TWIN_SAMPLE = 20
 TWINS = ("mlm", "mlm-then-mlm", "mlm-then-rtd", "mlm-then-clm")
 TUNED_TWINS = ("mlm-then-mlm", "mlm-then-rtd")
 RULE_SENTENCES = 1000  # of the training split, without their scores, for the rules that look at hidden states
 BOOTSTRAPS = 1000
-BLOCK_PAIRS = 750  # half of dev, because 4,096 subsets take their time
 CHUNK = 50  # pairs whose embeddings by all subsets are in memory at a time
 Subset = tuple[int, ...]  # indices of the layers or blocks that are kept, from 0, ascending
 
@@ -174,16 +174,16 @@ class Bench:
         name: str,
         model: SentenceEncoder,
         embed: Callable[[SentenceEncoder, PackedBatch], Tensor],
-        num_pairs: int | None = None,
+        pairs: list[int] | None = None,
     ) -> list[float]:
         """Return the Spearman x 100 on dev of each of the M variants of a model.
 
-        embed: gives the embeddings of a batch by all variants, (M, S, D). num_pairs: only so many pairs,
-            drawn by seed 0; None: all.
+        embed: gives the embeddings of a batch by all variants, (M, S, D). pairs: indices of those that are
+            scored; None: all.
         """
         set_encode_precision(model := deepcopy(model), "bf16")
         dev = self.splits["dev"]
-        pairs = sorted(random.Random(0).sample(range(len(dev)), num_pairs or len(dev)))
+        pairs = [*range(len(dev))] if pairs is None else pairs
 
         def cosines_of(chosen: list[int]) -> np.ndarray:  # (M, CHUNK)
             token_ids = model.tokenize([column[index] for column in dev.texts for index in chosen])
@@ -191,10 +191,8 @@ class Bench:
                 u, v = model.map_batches(token_ids, partial(embed, model)).chunk(2, dim=1)  # (M, CHUNK, D)
             return torch.cosine_similarity(u, v, dim=-1).numpy()
 
-        parts = [
-            self.array(f"{name}-{start}", partial(cosines_of, pairs[start : start + CHUNK]))
-            for start in range(0, len(pairs), CHUNK)
-        ]
+        chunks = [pairs[start : start + CHUNK] for start in range(0, len(pairs), CHUNK)]
+        parts = [self.array(f"{name}-{chunk[0]}", partial(cosines_of, chunk)) for chunk in chunks]
         return spearman_rows(np.concatenate(parts, axis=1), np.asarray(dev.labels)[pairs]).tolist()
 
 
@@ -340,6 +338,15 @@ def measure_layers(bench: Bench) -> dict[str, Any]:
     return {"subsets": listed, "rules": rules}
 
 
+def healed_layers(models: dict[str, Any]) -> dict[Subset, dict[str, Any]]:
+    """Return {subset of MiniLM's layers: its scores after the distillation}, of seed 0."""
+    return {
+        tuple(one["layers"]): one
+        for one in models["MiniLM"]["subsets"]
+        if one["training"] == "healed" and one["seed"] == 0
+    }
+
+
 def without_cosines(record: dict[str, Any]) -> dict[str, Any]:
     """Return what --json holds of a record."""
     return {key: value for key, value in record.items() if key != "cosines"}
@@ -354,13 +361,13 @@ def measure_blocks(bench: Bench) -> dict[str, Any]:
     """Return the scores of all subsets of MiniLM's attention and feed-forward blocks, and of healed ones."""
     model = SentenceEncoder.from_pretrained(bench.minilm)
     blocks = split_into_blocks(model)
-    untrained = bench.score_variants("blocks-none", blocks, embed_by_all_subsets, BLOCK_PAIRS)
+    half = sorted(random.Random(0).sample(range(len(bench.splits["dev"])), 750))
+    groups = [half[start : start + CHUNK] for start in range(0, len(half), 2 * CHUNK)]
+    untrained = bench.score_variants("blocks-none", blocks, embed_by_all_subsets, sum(groups, []))
     scores = dict(zip(binary_order(12), untrained, strict=True))
-    chosen = choose_blocks(scores)
-    even = [whole_layers(evenly_spaced(size, 6)) for size in (2, 3, 4, 5)]
     healed = [
         {"blocks": subset} | without_cosines(bench.heal("blocks", blocks, subset))
-        for subset in dict.fromkeys([*chosen, *even])
+        for subset in dict.fromkeys([*choose_blocks(scores), whole_layers(evenly_spaced(3, 6))])
     ]
     return {"dev": untrained, "healed": healed}
 
@@ -383,21 +390,22 @@ def choose_blocks(scores: dict[Subset, float]) -> list[Subset]:
 
 def measure_twins(bench: Bench) -> dict[str, Any]:
     """Return the scores of the subsets of the twins' layers, without training and fine-tuned."""
-    twins: dict[str, dict[str, Any]] = {}
-    for name in TWINS:
-        model = SentenceEncoder.from_pretrained(ROOT / "data/twins" / name, pooling="mean")
-        twins[name] = {"dev": bench.score_variants(f"{name}-none", model, embed_by_all_subsets)}
+    models = {
+        name: SentenceEncoder.from_pretrained(ROOT / "data/twins" / name, pooling="mean") for name in TWINS
+    }
+    twins: dict[str, dict[str, Any]] = {
+        name: {"dev": bench.score_variants(f"{name}-none", model, embed_by_all_subsets), "tuned": []}
+        for name, model in models.items()
+    }
     sample = random.Random(0).sample([*all_subsets(8)], TWIN_SAMPLE)
-    predicted = {}
-    for name in TUNED_TWINS:
-        model = SentenceEncoder.from_pretrained(ROOT / "data/twins" / name, pooling="mean")
-        records = [bench.fine_tune(name, model, subset, TWIN_RECIPE) for subset in sample]
-        predicted[name] = np.array([record["cosines"] for record in records])
-        twins[name]["tuned"] = [
-            {"layers": subset} | without_cosines(record)
-            for subset, record in zip(sample, records, strict=True)
-        ]
-    worth = compare_worth(sample, predicted, np.asarray(bench.splits["dev"].labels))
+    predicted: dict[str, list[list[float]]] = {name: [] for name in TUNED_TWINS}
+    for subset in sample:
+        for name in TUNED_TWINS:
+            record = bench.fine_tune(name, models[name], subset, TWIN_RECIPE)
+            predicted[name].append(record["cosines"])
+            twins[name]["tuned"].append({"layers": subset} | without_cosines(record))
+    arrays = {name: np.array(cosines) for name, cosines in predicted.items()}
+    worth = compare_worth(sample, arrays, np.asarray(bench.splits["dev"].labels))
     return {"models": twins, "worth": worth}
 
 
@@ -435,14 +443,10 @@ def compare_worth(
 def measure_labels(bench: Bench) -> dict[str, Any]:
     """Return the scores of subsets of MiniLM's layers after fine-tuning on labelled pairs."""
     model = SentenceEncoder.from_pretrained(bench.minilm)
-    healed = {
-        tuple(r["layers"]): r["dev"]
-        for r in bench.report["MiniLM"]["subsets"]
-        if r["training"] == "healed" and r["seed"] == 0
-    }
+    healed = healed_layers(bench.report)
     named: list[Subset] = []
     for size in (2, 3, 4, 5):
-        best = max(combinations(range(6), size), key=healed.__getitem__)
+        best = max(combinations(range(6), size), key=lambda subset: healed[subset]["dev"])
         named += [tuple(range(size)), tuple(range(6 - size, 6)), tuple(evenly_spaced(size, 6)), best]
     others = [s for s in all_subsets(6) if 2 <= len(s) <= 5 and s not in named]
     subsets = [*dict.fromkeys(named), *random.Random(0).sample(others, LABEL_SAMPLE), tuple(range(6))]
@@ -703,22 +707,21 @@ def size_table(models: dict[str, Any]) -> str:
 def block_table(models: dict[str, Any]) -> str:
     """Return the table of the best blocks of as many parameters as 2 to 5 layers, beside whole layers."""
     scores = dict(zip(binary_order(12), models["blocks"]["dev"], strict=True))
-    healed = {tuple(one["blocks"]): one for one in models["blocks"]["healed"]}
-    rows = [
-        ["parameters of", "blocks", "attention of", "feed-forward of", "without training", "healed", "test"]
-    ]
-    for layers, best in zip((2, 3, 4, 5), choose_blocks(scores), strict=False):
-        for name, blocks in (
-            ("best blocks", best),
-            ("evenly spaced", whole_layers(evenly_spaced(layers, 6))),
-        ):
-            rows.append([
-                f"{layers} layers" if blocks is best else "",
-                name,
-                *kinds_of_blocks(blocks),
-                f"{scores[blocks]:.2f}",
-                *(f"{healed[blocks][split]:.2f}" for split in ("dev", "test")),
-            ])  # fmt: skip
+    healed = {whole_layers(layers): one for layers, one in healed_layers(models).items()}
+    healed |= {tuple(one["blocks"]): one for one in models["blocks"]["healed"]}
+    even = [whole_layers(evenly_spaced(layers, 6)) for layers in (2, 3, 4, 5)]
+    rows = [["", "attention of", "feed-forward of", "without training", "healed", "test"]]
+    names = [f"{kind}, {layers} layers" for layers in (2, 3, 4, 5) for kind in ("best", "evenly spaced")]
+    best = choose_blocks(scores)
+    pairs = zip(best[:4], even, strict=True)
+    names += ["best without 2 feed-forward blocks", "best without 4 attention blocks"]
+    for name, blocks in zip(names, [*(blocks for pair in pairs for blocks in pair), *best[4:]], strict=True):
+        rows.append([
+            name,
+            *kinds_of_blocks(blocks),
+            f"{scores[blocks]:.2f}",
+            *(f"{healed[blocks][split]:.2f}" for split in ("dev", "test")),
+        ])  # fmt: skip
     return markdown_table(rows)
 
 
@@ -769,11 +772,7 @@ def twin_table(models: dict[str, Any]) -> str:
 def label_table(models: dict[str, Any]) -> str:
     """Return the table of MiniLM's layers after fine-tuning on labelled pairs."""
     tuned = {tuple(one["layers"]): one["dev"] for one in models["labels"]["tuned"]}
-    healed = {
-        tuple(r["layers"]): r["dev"]
-        for r in models["MiniLM"]["subsets"]
-        if r["training"] == "healed" and r["seed"] == 0
-    }
+    healed = healed_layers(models)
     rows = [["layers kept", "first", "last", "evenly spaced", "best healed", "best of all", "tried"]]
     for size in (2, 3, 4, 5):
         of_size = [subset for subset in tuned if len(subset) == size]
@@ -781,7 +780,7 @@ def label_table(models: dict[str, Any]) -> str:
             tuple(range(size)),
             tuple(range(6 - size, 6)),
             tuple(evenly_spaced(size, 6)),
-            max(combinations(range(6), size), key=healed.__getitem__),
+            max(combinations(range(6), size), key=lambda subset: healed[subset]["dev"]),
         ]
         best = max(of_size, key=tuned.__getitem__)
         rows.append([
