@@ -17,8 +17,8 @@ its regret is the points of dev Spearman x 100 by which this is worse than the b
 interval is a bootstrap over the pairs of dev, in which the best subset is chosen anew in each sample.
 
 blocks: every subset of MiniLM's 12 blocks, 6 of attention and 6 of feed-forward, without training, scored on
-400 pairs of dev: of 750, drawn by seed 0 and sorted, every second group of 50. (All 750 were planned, but the
-processor was too busy.) Those that are healed have their scores on all of dev. A block is
+BLOCK_PAIRS pairs of dev: of 750, drawn by seed 0, the first in the order of the file, which are captions of
+images and posts of forums. (All 750, with news, were planned, but the processor was too busy.) A block is
 removed with its residual connection and its LayerNorm, so that both blocks of a layer together are the layer.
 Healed: the best subset without training that has at most the parameters of 2, 3, 4 and 5 layers (a
 feed-forward block has those of two attention blocks); the best that lacks 2 feed-forward blocks and nothing
@@ -87,6 +87,7 @@ TWINS = ("mlm", "mlm-then-mlm", "mlm-then-rtd", "mlm-then-clm")
 TUNED_TWINS = ("mlm-then-mlm", "mlm-then-rtd")
 RULE_SENTENCES = 1000  # of the training split, without their scores, for the rules that look at hidden states
 BOOTSTRAPS = 1000
+BLOCK_PAIRS = 450
 CHUNK = 50  # pairs whose embeddings by all subsets are in memory at a time
 Subset = tuple[int, ...]  # indices of the layers or blocks that are kept, from 0, ascending
 
@@ -106,6 +107,11 @@ class Bench:
     lines: list[str]
     splits: dict[str, Examples]
     report: dict[str, Any]
+
+    @property
+    def dev_scores(self) -> np.ndarray:
+        """The labels of the pairs of dev, (N,)."""
+        return np.asarray(self.splits["dev"].labels)
 
     def record(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return the record of this name, which is made only if the folder does not have it."""
@@ -169,17 +175,17 @@ class Bench:
         """Return the scores of these layers without training."""
         return self.record(f"{name}-none-{join(subset)}", lambda: self.score(keep(model, subset)))
 
-    def score_variants(
+    def cosines_of_variants(
         self,
         name: str,
         model: SentenceEncoder,
         embed: Callable[[SentenceEncoder, PackedBatch], Tensor],
         pairs: list[int] | None = None,
-    ) -> list[float]:
-        """Return the Spearman x 100 on dev of each of the M variants of a model.
+    ) -> np.ndarray:
+        """Return the cosines of N pairs of dev by each of the M variants of a model, (M, N).
 
-        embed: gives the embeddings of a batch by all variants, (M, S, D). pairs: indices of those that are
-            scored; None: all.
+        embed: gives the embeddings of a batch by all variants, (M, S, D). pairs: the indices of the N pairs;
+            None: all.
         """
         set_encode_precision(model := deepcopy(model), "bf16")
         dev = self.splits["dev"]
@@ -193,7 +199,7 @@ class Bench:
 
         chunks = [pairs[start : start + CHUNK] for start in range(0, len(pairs), CHUNK)]
         parts = [self.array(f"{name}-{chunk[0]}", partial(cosines_of, chunk)) for chunk in chunks]
-        return spearman_rows(np.concatenate(parts, axis=1), np.asarray(dev.labels)[pairs]).tolist()
+        return np.concatenate(parts, axis=1)
 
 
 def join(subset: Subset) -> str:
@@ -309,7 +315,7 @@ def embed_by_single_removals(model: SentenceEncoder, batch: PackedBatch) -> Tens
 def measure_layers(bench: Bench) -> dict[str, Any]:
     """Return the scores of all subsets of MiniLM's layers, and the judgement of the rules."""
     model = SentenceEncoder.from_pretrained(bench.minilm)
-    num_layers, dev = len(model.encoder.layers), bench.splits["dev"]
+    num_layers = len(model.encoder.layers)
     subsets = [*all_subsets(num_layers)]
     records = {("none", s, 0): bench.untrained("minilm", model, s) for s in subsets}
     records |= {("healed", s, 0): bench.heal("minilm", model, s) for s in subsets}
@@ -327,7 +333,7 @@ def measure_layers(bench: Bench) -> dict[str, Any]:
             evidence,
             subsets,
             np.array([records[training, s, 0]["cosines"] for s in subsets]),
-            np.asarray(dev.labels),
+            bench.dev_scores,
         )
         for training in ("none", "healed")
     }
@@ -361,15 +367,15 @@ def measure_blocks(bench: Bench) -> dict[str, Any]:
     """Return the scores of all subsets of MiniLM's attention and feed-forward blocks, and of healed ones."""
     model = SentenceEncoder.from_pretrained(bench.minilm)
     blocks = split_into_blocks(model)
-    half = sorted(random.Random(0).sample(range(len(bench.splits["dev"])), 750))
-    groups = [half[start : start + CHUNK] for start in range(0, len(half), 2 * CHUNK)]
-    untrained = bench.score_variants("blocks-none", blocks, embed_by_all_subsets, sum(groups, []))
+    pairs = sorted(random.Random(0).sample(range(len(bench.splits["dev"])), 750))[:BLOCK_PAIRS]
+    predicted = bench.cosines_of_variants("blocks-none", blocks, embed_by_all_subsets, pairs)
+    untrained = spearman_rows(predicted, bench.dev_scores[pairs])
     scores = dict(zip(binary_order(12), untrained, strict=True))
     healed = [
         {"blocks": subset} | without_cosines(bench.heal("blocks", blocks, subset))
         for subset in dict.fromkeys([*choose_blocks(scores), whole_layers(evenly_spaced(3, 6))])
     ]
-    return {"dev": untrained, "healed": healed}
+    return {"dev": untrained.tolist(), "healed": healed}
 
 
 def whole_layers(layers: Iterable[int]) -> Subset:
@@ -393,9 +399,14 @@ def measure_twins(bench: Bench) -> dict[str, Any]:
     models = {
         name: SentenceEncoder.from_pretrained(ROOT / "data/twins" / name, pooling="mean") for name in TWINS
     }
-    twins: dict[str, dict[str, Any]] = {
-        name: {"dev": bench.score_variants(f"{name}-none", model, embed_by_all_subsets), "tuned": []}
+    gold = bench.dev_scores
+    untrained = {
+        name: bench.cosines_of_variants(f"{name}-none", model, embed_by_all_subsets)
         for name, model in models.items()
+    }
+    twins: dict[str, dict[str, Any]] = {
+        name: {"dev": spearman_rows(predicted, gold).tolist(), "tuned": []}
+        for name, predicted in untrained.items()
     }
     sample = random.Random(0).sample([*all_subsets(8)], TWIN_SAMPLE)
     predicted: dict[str, list[list[float]]] = {name: [] for name in TUNED_TWINS}
@@ -404,8 +415,12 @@ def measure_twins(bench: Bench) -> dict[str, Any]:
             record = bench.fine_tune(name, models[name], subset, TWIN_RECIPE)
             predicted[name].append(record["cosines"])
             twins[name]["tuned"].append({"layers": subset} | without_cosines(record))
-    arrays = {name: np.array(cosines) for name, cosines in predicted.items()}
-    worth = compare_worth(sample, arrays, np.asarray(bench.splits["dev"].labels))
+    some = {name: untrained[name] for name in TUNED_TWINS}
+    tuned = {name: np.array(cosines) for name, cosines in predicted.items()}
+    worth = {
+        "untrained": compare_worth(binary_order(8), some, gold, False),
+        "tuned": compare_worth(sample, tuned, gold, True),
+    }
     return {"models": twins, "worth": worth}
 
 
@@ -416,13 +431,15 @@ def worth_of_layers(subsets: Sequence[Subset], scores: np.ndarray, num_layers: i
 
 
 def compare_worth(
-    subsets: list[Subset], predicted: dict[str, np.ndarray], gold: np.ndarray
+    subsets: list[Subset], predicted: dict[str, np.ndarray], gold: np.ndarray, is_sample: bool
 ) -> dict[str, list[list[float]]]:
     """Return {model: worth of each of the 8 layers, with its 95 % interval}, and that of the difference.
 
     predicted: {model: (M, N), the cosines of the N pairs of dev by each of M subsets}, for two models. The
-    difference is that of the second model minus that of the first one.
+    difference is that of the second model minus that of the first one. is_sample: whether the subsets are a
+    sample, which is resampled, too, and not all that there are.
     """
+    M, N = len(subsets), len(gold)
 
     def estimate(chosen: np.ndarray, pairs: np.ndarray) -> np.ndarray:  # (3, 8)
         some = [subsets[index] for index in chosen]
@@ -433,8 +450,10 @@ def compare_worth(
         return np.stack([first, second, second - first])
 
     generator = np.random.default_rng(0)
-    M, N = len(subsets), len(gold)
-    samples = [estimate(generator.integers(0, M, M), generator.integers(0, N, N)) for _ in range(BOOTSTRAPS)]
+    samples = []
+    for _ in range(BOOTSTRAPS):
+        chosen = generator.integers(0, M, M) if is_sample else np.arange(M)
+        samples.append(estimate(chosen, generator.integers(0, N, N)))
     low, high = np.quantile(samples, [0.025, 0.975], axis=0)
     values = np.stack([estimate(np.arange(M), np.arange(N)), low, high], -1)  # (3, 8, 3)
     return dict(zip([*predicted, "difference"], values.tolist(), strict=True))
@@ -467,8 +486,8 @@ def measure_base(bench: Bench) -> dict[str, Any]:
     path = [kept]
     while len(kept) > 3:
         smaller = keep(model, kept)
-        scores = bench.score_variants(f"base-without-{join(kept)}", smaller, embed_by_single_removals)
-        removed = int(np.argmax(scores))
+        predicted = bench.cosines_of_variants(f"base-without-{join(kept)}", smaller, embed_by_single_removals)
+        removed = int(spearman_rows(predicted, bench.dev_scores).argmax())
         kept = (*kept[:removed], *kept[removed + 1 :])
         path.append(kept)
     listed = []
@@ -762,10 +781,12 @@ def twin_table(models: dict[str, Any]) -> str:
     rows = [["worth of layer", *map(str, range(8))]]
     for name in TWINS:
         worth = worth_of_layers(binary_order(8), np.array(twins["models"][name]["dev"]), 8)
-        rows.append([f"`{name}`, without training", *(f"{value:+.1f}" for value in worth)])
-    for name in (*TUNED_TWINS, "difference"):
-        cells = [f"{value:+.1f} ({low:+.1f} to {high:+.1f})" for value, low, high in twins["worth"][name]]
-        rows.append([name if name == "difference" else f"`{name}`, fine-tuned", *cells])
+        rows.append([f"`{name}`", *(f"{value:+.1f}" for value in worth)])
+    for training, words in (("untrained", "without training"), ("tuned", "fine-tuned")):
+        worths = twins["worth"].get(training, {"difference": []})
+        for name in [*(TUNED_TWINS if training == "tuned" else ()), "difference"]:
+            cells = [f"{value:+.1f} ({low:+.1f} to {high:+.1f})" for value, low, high in worths[name]]
+            rows.append([f"`{name}`, {words}" if name in TUNED_TWINS else f"{name}, {words}", *cells])
     return markdown_table(rows)
 
 
