@@ -1,6 +1,6 @@
 """Which layers of an encoder to keep: score subsets of them, and judge the rules that choose one.
 
-    python tests/bench/layer_subsets.py measure --text lines.txt --base all-mpnet-base-v2 --out runs/layers
+    python tests/bench/layer_subsets.py measure --text lines.txt --out runs/layers
     python tests/bench/layer_subsets.py show
 
 measure: run the parts below, or those that --parts names, and write the results of each into --json. What is
@@ -9,41 +9,31 @@ docs/which-layer.md and draw its figure from --json.
 
 Recipe and rules of each part were written down before it was computed. "Healed" is after a short distillation
 from the whole model: LINES lines of the text, drawn by seed 0, and HEALING. Training and scoring are in
-bfloat16. Dev of STSB judges, test is scored once for what the page names, and chooses nothing. Seed 0.
+bfloat16. Dev of STSB judges, test chooses nothing.
 
-layers: every subset of MiniLM's 6 layers, without training and healed; seed 1 for the first, the last and the
-evenly spaced layers and for the three best of each size. For each number of layers, a rule chooses a subset;
-its regret is the points of dev Spearman x 100 by which this is worse than the best subset of that size. The
-interval is a bootstrap over the pairs of dev, in which the best subset is chosen anew in each sample.
+layers: every subset of MiniLM's 6 layers, without training and healed, with seed 0. With seed 1 the first,
+the last and the evenly spaced layers and the three best of each size. For each number of layers, a rule
+chooses a subset; its regret is the points of dev Spearman x 100 by which this is worse than the best subset
+of that size. Its interval is a bootstrap over the pairs of dev, in which the best subset is chosen anew
+each time.
 
-blocks: every subset of MiniLM's 12 blocks, 6 of attention and 6 of feed-forward, without training, scored on
-BLOCK_PAIRS pairs of dev: of 750, drawn by seed 0, the first in the order of the file, which are captions of
-images and posts of forums. (All 750, with news, were planned, but the processor was too busy.) A block is
+blocks: every subset of MiniLM's 12 blocks, 6 of attention and 6 of feed-forward, without training. A block is
 removed with its residual connection and its LayerNorm, so that both blocks of a layer together are the layer.
-Healed: the best subset without training that has at most the parameters of 2, 3, 4 and 5 layers (a
-feed-forward block has those of two attention blocks); the best that lacks 2 feed-forward blocks and nothing
-else, and the best that lacks 4 attention blocks, which have as many parameters; and, to compare with the part
-before, three evenly spaced layers.
+They are scored on BLOCK_PAIRS pairs of dev: of 750, drawn by seed 0, the first in the order of the file,
+which are captions of images and posts of forums. (All 750, with news, were planned, but the processor was
+too busy.) Healed: the best subset with at most the parameters of 2 and of 3 layers.
 
 twins: every subset of the 8 layers of four small models of one ancestor that differ in what they were trained
-on last, with mean pooling, without training; and TWIN_SAMPLE subsets, drawn by seed 0, of those that were
-trained on masked and on replaced tokens, fine-tuned on STSB by TWIN_RECIPE. The worth of a layer is what a
-least-squares fit of the score on "layer n is kept" gives it. Its interval is a bootstrap over subsets and
-pairs; both models have the same of both in each sample.
-
-labels: MiniLM fine-tuned on STSB by LABEL_RECIPE in place of the distillation: the first, the last and the
-evenly spaced layers and the best healed ones, of 2 to 5 layers, LABEL_SAMPLE others, drawn by seed 0, and the
-whole model.
-
-base: all-mpnet-base-v2 with 3 and 6 of its 12 layers: the first, the evenly spaced, and those that greedy
-removal by dev without training leaves; each without training, those with 3 layers healed, too.
+on last, with mean pooling, without training. The worth of a layer, or of a block, is what a least-squares fit
+of the scores of all subsets on "layer n is kept" gives it. The interval is a bootstrap over pairs, which are
+the same for both models of a difference.
 """
 
 import argparse
 import json
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -63,7 +53,6 @@ from tmft.datasets.task_lookup import get_task, read_split
 from tmft.distillation import DEFAULT_RECIPE, space_layers_evenly
 from tmft.formatting import markdown_table
 from tmft.io.atomic import write_file
-from tmft.losses.cosine import CosineMSE
 from tmft.losses.distillation import EmbeddingDistillation
 from tmft.metrics import cosines, spearman
 from tmft.models.bert import Layer
@@ -73,20 +62,17 @@ from tmft.reports.drawing import line_style, save_figure
 from tmft.serving.quantization import set_encode_precision
 from tmft.speed.prepacked_weights import prepacked_weights
 from tmft.tasks import TASKS
-from tmft.training.loop import Recipe, fit
+from tmft.training.loop import fit
 from tmft.training.task import TrainingTask
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES = 5_000
 HEALING = replace(DEFAULT_RECIPE, epochs=1, batch_size=64, precision="bf16")
-LABEL_RECIPE = Recipe(epochs=1, lr=1e-4, precision="bf16")
-LABEL_SAMPLE = 6
-TWIN_RECIPE = Recipe(epochs=1, lr=3e-4, precision="bf16")
-TWIN_SAMPLE = 20
 TWINS = ("mlm", "mlm-then-mlm", "mlm-then-rtd", "mlm-then-clm")
-TUNED_TWINS = ("mlm-then-mlm", "mlm-then-rtd")
+COMPARED_TWINS = ("mlm-then-mlm", "mlm-then-rtd")
 RULE_SENTENCES = 1000  # of the training split, without their scores, for the rules that look at hidden states
 BOOTSTRAPS = 1000
+TWIN_BOOTSTRAPS = 200  # each scores all 256 subsets of two models
 BLOCK_PAIRS = 450
 CHUNK = 50  # pairs whose embeddings by all subsets are in memory at a time
 Subset = tuple[int, ...]  # indices of the layers or blocks that are kept, from 0, ascending
@@ -98,15 +84,13 @@ Subset = tuple[int, ...]  # indices of the layers or blocks that are kept, from 
 class Bench:
     """What all parts share: the data of STSB, the text to heal with, and the folder of the records.
 
-    minilm, base: hub ids or folders. lines: LINES lines of the text. report: the content of --json.
+    minilm: hub id or folder of the model. lines: LINES lines of the text to heal with.
     """
 
     out: Path
     minilm: str
-    base: str
     lines: list[str]
     splits: dict[str, Examples]
-    report: dict[str, Any]
 
     @property
     def dev_scores(self) -> np.ndarray:
@@ -146,9 +130,10 @@ class Bench:
             }
             task = replace(TASKS["distillation"], metric="teacher_cosine", eval_files="")
             student = keep(model, subset)
-            objective = EmbeddingDistillation(student.dimensions, task)
-            cosine = train(student, TrainingTask(task, objective, examples), HEALING, seed)
-            return self.score(student, teacher_cosine=cosine)
+            torch.manual_seed(seed)
+            training_task = TrainingTask(task, EmbeddingDistillation(student.dimensions, task), examples)
+            [epoch] = fit(student, training_task, HEALING, seed)
+            return self.score(student.eval(), teacher_cosine=epoch.dev["teacher_cosine"])
 
         return self.record(f"{name}-healed-{join(subset)}-{seed}", make)
 
@@ -161,40 +146,26 @@ class Bench:
             print(name, array.shape, flush=True)
         return np.load(path)
 
-    def fine_tune(self, name: str, model: SentenceEncoder, subset: Subset, recipe: Recipe) -> dict[str, Any]:
-        """Return the scores of these layers after fine-tuning on the labelled pairs of STSB."""
-
-        def make() -> dict[str, Any]:
-            student, task = keep(model, subset), TASKS["stsb"]
-            train(student, TrainingTask(task, CosineMSE(), self.splits), recipe, 0)
-            return self.score(student)
-
-        return self.record(f"{name}-tuned-{join(subset)}", make)
-
     def untrained(self, name: str, model: SentenceEncoder, subset: Subset) -> dict[str, Any]:
         """Return the scores of these layers without training."""
         return self.record(f"{name}-none-{join(subset)}", lambda: self.score(keep(model, subset)))
 
-    def cosines_of_variants(
-        self,
-        name: str,
-        model: SentenceEncoder,
-        embed: Callable[[SentenceEncoder, PackedBatch], Tensor],
-        pairs: list[int] | None = None,
+    def cosines_of_all_subsets(
+        self, name: str, model: SentenceEncoder, pairs: Sequence[int] | None = None
     ) -> np.ndarray:
-        """Return the cosines of N pairs of dev by each of the M variants of a model, (M, N).
+        """Return the cosines of N pairs of dev by each subset of L layers, (2^L, N), in `binary_order`.
 
-        embed: gives the embeddings of a batch by all variants, (M, S, D). pairs: the indices of the N pairs;
-            None: all.
+        pairs: the indices of the N pairs; None: all.
         """
         set_encode_precision(model := deepcopy(model), "bf16")
-        dev = self.splits["dev"]
-        pairs = [*range(len(dev))] if pairs is None else pairs
+        texts = self.splits["dev"].texts
+        pairs = range(len(texts[0])) if pairs is None else pairs
 
-        def cosines_of(chosen: list[int]) -> np.ndarray:  # (M, CHUNK)
-            token_ids = model.tokenize([column[index] for column in dev.texts for index in chosen])
+        def cosines_of(chunk: Sequence[int]) -> np.ndarray:  # (2^L, CHUNK)
+            token_ids = model.tokenize([column[index] for column in texts for index in chunk])
             with prepacked_weights(model.encoder):
-                u, v = model.map_batches(token_ids, partial(embed, model)).chunk(2, dim=1)  # (M, CHUNK, D)
+                embeddings = model.embed_token_ids(token_ids, partial(embed_by_all_subsets, model))
+            u, v = embeddings.chunk(2, dim=1)  # (2^L, CHUNK, D) each
             return torch.cosine_similarity(u, v, dim=-1).numpy()
 
         chunks = [pairs[start : start + CHUNK] for start in range(0, len(pairs), CHUNK)]
@@ -224,14 +195,6 @@ def draw_lines(path: Path) -> list[str]:
     """Return LINES different lines of 20 to 200 characters, drawn by seed 0."""
     lines = dict.fromkeys(line.strip() for line in path.read_text(encoding="utf-8").splitlines())
     return random.Random(0).sample([line for line in lines if 20 <= len(line) <= 200], LINES)
-
-
-def train(student: SentenceEncoder, task: TrainingTask, recipe: Recipe, seed: int) -> float:
-    """Train a student in place, and return the best value of the metric on dev."""
-    torch.manual_seed(seed)
-    dev = [epoch.dev[task.task.metric] for epoch in fit(student, task, recipe, seed)]
-    student.eval()
-    return max(dev)
 
 
 class AttentionBlock(nn.Module):
@@ -296,19 +259,6 @@ def binary_order(num_layers: int) -> list[Subset]:
     ]
 
 
-def embed_by_single_removals(model: SentenceEncoder, batch: PackedBatch) -> Tensor:
-    """Return the embeddings of a batch by the model without one of its L layers, (L, S, D)."""
-    states = model.encoder.hidden_states(*batch.inputs)
-    mask = model.encoder.score_bias(batch.sentence_ids, states[0].dtype)
-    embeddings = []
-    for removed in range(len(model.encoder.layers)):
-        hidden = states[removed]
-        for layer in model.encoder.layers[removed + 1 :]:
-            hidden = layer(hidden, mask)
-        embeddings.append(model.pool(hidden, batch))
-    return torch.stack(embeddings)
-
-
 # ---------------------------------------------------------------------------------------------- the parts
 
 
@@ -323,7 +273,7 @@ def measure_layers(bench: Bench) -> dict[str, Any]:
         of_size = [s for s in subsets if len(s) == size]
         best = sorted(of_size, key=lambda s: -records["healed", s, 0]["dev"])[:3]
         named = [tuple(range(size)), tuple(range(num_layers - size, num_layers))]
-        for subset in dict.fromkeys([*best, *named, tuple(evenly_spaced(size, num_layers))]):
+        for subset in dict.fromkeys([*best, *named, tuple(space_layers_evenly(size, num_layers))]):
             records["healed", subset, 1] = bench.heal("minilm", model, subset, 1)
     untrained = {s: records["none", s, 0]["dev"] for s in subsets}
     sentences = bench.splits["train"].sentences[:RULE_SENTENCES]
@@ -344,84 +294,43 @@ def measure_layers(bench: Bench) -> dict[str, Any]:
     return {"subsets": listed, "rules": rules}
 
 
-def healed_layers(models: dict[str, Any]) -> dict[Subset, dict[str, Any]]:
-    """Return {subset of MiniLM's layers: its scores after the distillation}, of seed 0."""
-    return {
-        tuple(one["layers"]): one
-        for one in models["MiniLM"]["subsets"]
-        if one["training"] == "healed" and one["seed"] == 0
-    }
-
-
 def without_cosines(record: dict[str, Any]) -> dict[str, Any]:
     """Return what --json holds of a record."""
     return {key: value for key, value in record.items() if key != "cosines"}
 
 
-def parameters(blocks: Iterable[int]) -> int:
-    """Return the size of blocks, in attention blocks: a feed-forward block, an odd number, counts as two."""
-    return sum(1 + block % 2 for block in blocks)
-
-
 def measure_blocks(bench: Bench) -> dict[str, Any]:
-    """Return the scores of all subsets of MiniLM's attention and feed-forward blocks, and of healed ones."""
-    model = SentenceEncoder.from_pretrained(bench.minilm)
-    blocks = split_into_blocks(model)
-    pairs = sorted(random.Random(0).sample(range(len(bench.splits["dev"])), 750))[:BLOCK_PAIRS]
-    predicted = bench.cosines_of_variants("blocks-none", blocks, embed_by_all_subsets, pairs)
-    untrained = spearman_rows(predicted, bench.dev_scores[pairs])
-    scores = dict(zip(binary_order(12), untrained, strict=True))
-    healed = [
-        {"blocks": subset} | without_cosines(bench.heal("blocks", blocks, subset))
-        for subset in dict.fromkeys([*choose_blocks(scores), whole_layers(evenly_spaced(3, 6))])
-    ]
-    return {"dev": untrained.tolist(), "healed": healed}
+    """Return the scores of all subsets of MiniLM's attention and feed-forward blocks."""
+    blocks = split_into_blocks(SentenceEncoder.from_pretrained(bench.minilm))
+    pairs = sorted(random.Random(0).sample(range(len(bench.dev_scores)), 750))[:BLOCK_PAIRS]
+    predicted = bench.cosines_of_all_subsets("blocks-none", blocks, pairs)
+    scores = spearman_rows(predicted, bench.dev_scores[pairs])
+    by_subset = dict(zip(binary_order(12), scores, strict=True))
+    healed = []
+    for size in (2, 3):
+        best = best_blocks(by_subset, size)
+        healed.append({"blocks": best} | without_cosines(bench.heal("blocks", blocks, best)))
+    return {"dev": scores.tolist(), "healed": healed}
 
 
-def whole_layers(layers: Iterable[int]) -> Subset:
-    """Return the blocks of whole layers."""
-    return tuple(block for layer in layers for block in (2 * layer, 2 * layer + 1))
+def best_blocks(scores: dict[Subset, float], size: int) -> Subset:
+    """Return the best subset of blocks that has at most the parameters of so many layers.
 
-
-def choose_blocks(scores: dict[Subset, float]) -> list[Subset]:
-    """Return the subsets of blocks that are healed: see `blocks` at the top of the file."""
-    within = [[s for s in scores if parameters(s) <= 3 * layers] for layers in (2, 3, 4, 5)]
-    attention, feed_forward = set(range(0, 12, 2)), set(range(1, 12, 2))
-    one_kind = [
-        [s for s in scores if attention <= set(s) and len(s) == 10],
-        [s for s in scores if feed_forward <= set(s) and len(s) == 8],
-    ]
-    return [max(candidates, key=scores.__getitem__) for candidates in [*within, *one_kind]]
+    A feed-forward block, which has an odd number, has those of two attention blocks.
+    """
+    allowed = [blocks for blocks in scores if sum(1 + block % 2 for block in blocks) <= 3 * size]
+    return max(allowed, key=scores.__getitem__)
 
 
 def measure_twins(bench: Bench) -> dict[str, Any]:
-    """Return the scores of the subsets of the twins' layers, without training and fine-tuned."""
-    models = {
-        name: SentenceEncoder.from_pretrained(ROOT / "data/twins" / name, pooling="mean") for name in TWINS
-    }
-    gold = bench.dev_scores
-    untrained = {
-        name: bench.cosines_of_variants(f"{name}-none", model, embed_by_all_subsets)
-        for name, model in models.items()
-    }
-    twins: dict[str, dict[str, Any]] = {
-        name: {"dev": spearman_rows(predicted, gold).tolist(), "tuned": []}
-        for name, predicted in untrained.items()
-    }
-    sample = random.Random(0).sample([*all_subsets(8)], TWIN_SAMPLE)
-    predicted: dict[str, list[list[float]]] = {name: [] for name in TUNED_TWINS}
-    for subset in sample:
-        for name in TUNED_TWINS:
-            record = bench.fine_tune(name, models[name], subset, TWIN_RECIPE)
-            predicted[name].append(record["cosines"])
-            twins[name]["tuned"].append({"layers": subset} | without_cosines(record))
-    some = {name: untrained[name] for name in TUNED_TWINS}
-    tuned = {name: np.array(cosines) for name, cosines in predicted.items()}
-    worth = {
-        "untrained": compare_worth(binary_order(8), some, gold, False),
-        "tuned": compare_worth(sample, tuned, gold, True),
-    }
-    return {"models": twins, "worth": worth}
+    """Return the scores of all subsets of the twins' layers, and how the worth of layers differs."""
+    predicted = {}
+    for name in TWINS:
+        model = SentenceEncoder.from_pretrained(ROOT / "data/twins" / name, pooling="mean")
+        predicted[name] = bench.cosines_of_all_subsets(f"{name}-none", model)
+    scores = {name: spearman_rows(cosine, bench.dev_scores).tolist() for name, cosine in predicted.items()}
+    compared = {name: predicted[name] for name in COMPARED_TWINS}
+    return {"dev": scores, "worth": compare_worth(compared, bench.dev_scores)}
 
 
 def worth_of_layers(subsets: Sequence[Subset], scores: np.ndarray, num_layers: int) -> np.ndarray:
@@ -430,90 +339,32 @@ def worth_of_layers(subsets: Sequence[Subset], scores: np.ndarray, num_layers: i
     return np.linalg.lstsq(kept, scores)[0][1:]
 
 
-def compare_worth(
-    subsets: list[Subset], predicted: dict[str, np.ndarray], gold: np.ndarray, is_sample: bool
-) -> dict[str, list[list[float]]]:
+def compare_worth(predicted: dict[str, np.ndarray], gold: np.ndarray) -> dict[str, list[list[float]]]:
     """Return {model: worth of each of the 8 layers, with its 95 % interval}, and that of the difference.
 
-    predicted: {model: (M, N), the cosines of the N pairs of dev by each of M subsets}, for two models. The
-    difference is that of the second model minus that of the first one. is_sample: whether the subsets are a
-    sample, which is resampled, too, and not all that there are.
+    predicted: {model: (256, N), the cosines of the N pairs of dev by all subsets}, for two models. The
+    difference is that of the second model minus that of the first one.
     """
-    M, N = len(subsets), len(gold)
+    subsets, N = binary_order(8), len(gold)
 
-    def estimate(chosen: np.ndarray, pairs: np.ndarray) -> np.ndarray:  # (3, 8)
-        some = [subsets[index] for index in chosen]
+    def estimate(pairs: np.ndarray) -> np.ndarray:  # (3, 8)
         first, second = (
-            worth_of_layers(some, spearman_rows(cosine[chosen][:, pairs], gold[pairs]), 8)
+            worth_of_layers(subsets, spearman_rows(cosine[:, pairs], gold[pairs]), 8)
             for cosine in predicted.values()
         )
         return np.stack([first, second, second - first])
 
     generator = np.random.default_rng(0)
-    samples = []
-    for _ in range(BOOTSTRAPS):
-        chosen = generator.integers(0, M, M) if is_sample else np.arange(M)
-        samples.append(estimate(chosen, generator.integers(0, N, N)))
+    samples = [estimate(generator.integers(0, N, N)) for _ in range(TWIN_BOOTSTRAPS)]
     low, high = np.quantile(samples, [0.025, 0.975], axis=0)
-    values = np.stack([estimate(np.arange(M), np.arange(N)), low, high], -1)  # (3, 8, 3)
+    values = np.stack([estimate(np.arange(N)), low, high], -1)  # (3, 8, 3)
     return dict(zip([*predicted, "difference"], values.tolist(), strict=True))
-
-
-def measure_labels(bench: Bench) -> dict[str, Any]:
-    """Return the scores of subsets of MiniLM's layers after fine-tuning on labelled pairs."""
-    model = SentenceEncoder.from_pretrained(bench.minilm)
-    healed = healed_layers(bench.report)
-    named: list[Subset] = []
-    for size in (2, 3, 4, 5):
-        best = max(combinations(range(6), size), key=lambda subset: healed[subset]["dev"])
-        named += [tuple(range(size)), tuple(range(6 - size, 6)), tuple(evenly_spaced(size, 6)), best]
-    others = [s for s in all_subsets(6) if 2 <= len(s) <= 5 and s not in named]
-    subsets = [*dict.fromkeys(named), *random.Random(0).sample(others, LABEL_SAMPLE), tuple(range(6))]
-    records = [bench.fine_tune("minilm", model, subset, LABEL_RECIPE) for subset in subsets]
-    return {
-        "tuned": [
-            {"layers": subset} | without_cosines(record)
-            for subset, record in zip(subsets, records, strict=True)
-        ]
-    }
-
-
-def measure_base(bench: Bench) -> dict[str, Any]:
-    """Return the scores of what three rules keep of a base-size model, without training and healed."""
-    model = SentenceEncoder.from_pretrained(bench.base)
-    num_layers = len(model.encoder.layers)
-    kept = tuple(range(num_layers))
-    path = [kept]
-    while len(kept) > 3:
-        smaller = keep(model, kept)
-        predicted = bench.cosines_of_variants(f"base-without-{join(kept)}", smaller, embed_by_single_removals)
-        removed = int(spearman_rows(predicted, bench.dev_scores).argmax())
-        kept = (*kept[:removed], *kept[removed + 1 :])
-        path.append(kept)
-    listed = []
-    for size in (3, 6):
-        greedy = next(s for s in path if len(s) == size)
-        rules = {
-            "evenly spaced, with the last": tuple(evenly_spaced(size, num_layers)),
-            "greedy removal": greedy,
-            "first layers": tuple(range(size)),
-        }
-        for rule, subset in rules.items():
-            scores = {"untrained": bench.untrained("base", model, subset)}
-            if size == 3:
-                scores["healed"] = bench.heal("base", model, subset)
-            shown = {training: without_cosines(record) for training, record in scores.items()}
-            listed.append({"rule": rule, "layers": subset} | shown)
-    whole = without_cosines(bench.untrained("base", model, path[0]))
-    return {"whole": whole, "greedy": path, "rules": listed}
 
 
 PARTS: dict[str, tuple[str, Callable[[Bench], dict[str, Any]]]] = {
     "layers": ("MiniLM", measure_layers),
     "blocks": ("blocks", measure_blocks),
     "twins": ("twins", measure_twins),
-    "labels": ("labels", measure_labels),
-    "base": ("base", measure_base),
 }
 
 
@@ -523,12 +374,12 @@ def measure(args: argparse.Namespace) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     report = json.loads(args.json.read_text("utf-8")) if args.json.exists() else {}
     splits = {split: read_split(task, split) for split in ("train", "dev", "test")}
-    bench = Bench(args.out, args.minilm, args.base, draw_lines(args.text), splits, report)
+    bench = Bench(args.out, args.minilm, draw_lines(args.text), splits)
     for part in args.parts:
         name, measure_part = PARTS[part]
         result = json.loads(json.dumps(measure_part(bench)), parse_float=lambda text: round(float(text), 4))
-        bench.report[name] = result
-        write_file(args.json, json.dumps(bench.report) + "\n")
+        report[name] = result
+        write_file(args.json, json.dumps(report) + "\n")
 
 
 # ------------------------------------------------------------------------------------------------ the rules
@@ -723,36 +574,14 @@ def size_table(models: dict[str, Any]) -> str:
     return markdown_table(rows)
 
 
-def block_table(models: dict[str, Any]) -> str:
-    """Return the table of the best blocks of as many parameters as 2 to 5 layers, beside whole layers."""
-    scores = dict(zip(binary_order(12), models["blocks"]["dev"], strict=True))
-    healed = {whole_layers(layers): one for layers, one in healed_layers(models).items()}
-    healed |= {tuple(one["blocks"]): one for one in models["blocks"]["healed"]}
-    even = [whole_layers(evenly_spaced(layers, 6)) for layers in (2, 3, 4, 5)]
-    rows = [["", "attention of", "feed-forward of", "without training", "healed", "test"]]
-    names = [f"{kind}, {layers} layers" for layers in (2, 3, 4, 5) for kind in ("best", "evenly spaced")]
-    best = choose_blocks(scores)
-    pairs = zip(best[:4], even, strict=True)
-    names += ["best without 2 feed-forward blocks", "best without 4 attention blocks"]
-    for name, blocks in zip(names, [*(blocks for pair in pairs for blocks in pair), *best[4:]], strict=True):
-        rows.append([
-            name,
-            *kinds_of_blocks(blocks),
-            f"{scores[blocks]:.2f}",
-            *(f"{healed[blocks][split]:.2f}" for split in ("dev", "test")),
-        ])  # fmt: skip
-    return markdown_table(rows)
-
-
-def kinds_of_blocks(blocks: Subset) -> tuple[str, str]:
-    """Return the layers of the attention blocks and of the feed-forward blocks, as two texts."""
-    kinds = [[str(block // 2) for block in blocks if block % 2 == kind] for kind in (0, 1)]
-    return ", ".join(kinds[0]) or "none", ", ".join(kinds[1]) or "none"
+def block_scores(models: dict[str, Any]) -> dict[Subset, float]:
+    """Return {subset of the blocks: its score}. Attention blocks are even, feed-forward blocks odd."""
+    return dict(zip(binary_order(12), models["blocks"]["dev"], strict=True))
 
 
 def removal_table(models: dict[str, Any]) -> str:
     """Return the table of the best score without k blocks of one kind, and nothing else removed."""
-    scores = dict(zip(binary_order(12), models["blocks"]["dev"], strict=True))
+    scores = block_scores(models)
     rows = [["blocks removed", *map(str, range(7))]]
     for name, kept_kind in (("attention only", 1), ("feed-forward only", 0)):
         kept = set(range(kept_kind, 12, 2))
@@ -776,66 +605,23 @@ def block_worth_table(models: dict[str, Any]) -> str:
 
 
 def twin_table(models: dict[str, Any]) -> str:
-    """Return the table of what keeping each layer of the twins is worth, without training and fine-tuned."""
-    twins = models["twins"]
+    """Return the table of what keeping each layer of the twins is worth."""
     rows = [["worth of layer", *map(str, range(8))]]
     for name in TWINS:
-        worth = worth_of_layers(binary_order(8), np.array(twins["models"][name]["dev"]), 8)
-        rows.append([f"`{name}`", *(f"{value:+.1f}" for value in worth)])
-    for training, words in (("untrained", "without training"), ("tuned", "fine-tuned")):
-        worths = twins["worth"].get(training, {"difference": []})
-        for name in [*(TUNED_TWINS if training == "tuned" else ()), "difference"]:
-            cells = [f"{value:+.1f} ({low:+.1f} to {high:+.1f})" for value, low, high in worths[name]]
-            rows.append([f"`{name}`, {words}" if name in TUNED_TWINS else f"{name}, {words}", *cells])
-    return markdown_table(rows)
-
-
-def label_table(models: dict[str, Any]) -> str:
-    """Return the table of MiniLM's layers after fine-tuning on labelled pairs."""
-    tuned = {tuple(one["layers"]): one["dev"] for one in models["labels"]["tuned"]}
-    healed = healed_layers(models)
-    rows = [["layers kept", "first", "last", "evenly spaced", "best healed", "best of all", "tried"]]
-    for size in (2, 3, 4, 5):
-        of_size = [subset for subset in tuned if len(subset) == size]
-        named = [
-            tuple(range(size)),
-            tuple(range(6 - size, 6)),
-            tuple(evenly_spaced(size, 6)),
-            max(combinations(range(6), size), key=lambda subset: healed[subset]["dev"]),
-        ]
-        best = max(of_size, key=tuned.__getitem__)
-        rows.append([
-            str(size),
-            *(f"{tuned[subset]:.2f}" for subset in named),
-            f"{tuned[best]:.2f} ({', '.join(map(str, best))})",
-            str(len(of_size)),
-        ])  # fmt: skip
-    return markdown_table(rows)
-
-
-def base_table(models: dict[str, Any]) -> str:
-    """Return the table of what three rules keep of the base-size model."""
-    rows = [["layers kept", "rule", "layers", "without training", "healed", "test"]]
-    for one in models["base"]["rules"]:
-        scores = [one["untrained"]["dev"], *(one.get("healed", {}).get(split) for split in ("dev", "test"))]
-        rows.append([
-            str(len(one["layers"])),
-            one["rule"],
-            ", ".join(map(str, one["layers"])),
-            *("" if score is None else f"{score:.2f}" for score in scores),
-        ])  # fmt: skip
+        worth = worth_of_layers(binary_order(8), np.array(models["twins"]["dev"][name]), 8)
+        rows.append([name, *(f"{value:+.1f}" for value in worth)])
+    differences = models["twins"]["worth"]["difference"]
+    cells = [f"{value:+.1f} ({low:+.1f} to {high:+.1f})" for value, low, high in differences]
+    rows.append([" minus ".join(reversed(COMPARED_TWINS)), *cells])
     return markdown_table(rows)
 
 
 TABLES: tuple[Callable[[dict[str, Any]], str], ...] = (
     size_table,
     rule_table,
-    block_table,
     removal_table,
     block_worth_table,
     twin_table,
-    label_table,
-    base_table,
 )
 
 
@@ -887,7 +673,6 @@ def main() -> None:
     one = commands.add_parser("measure")
     one.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS])
     one.add_argument("--minilm", default="sentence-transformers/all-MiniLM-L6-v2")
-    one.add_argument("--base", default="sentence-transformers/all-mpnet-base-v2")
     one.add_argument("--text", type=Path, required=True, help="lines to heal with")
     one.add_argument("--data-root")
     one.add_argument("--out", type=Path, required=True, help="folder of the records")
