@@ -32,7 +32,7 @@ class Tracker(Callback):
         self.logged_loss, self.logged_examples = 0.0, 0  # of the epoch in progress
         self.is_open = False
 
-    def open(self, step: int) -> None:
+    def begin_run(self, step: int) -> None:
         """Begin the run, or go on with run_id. step: the first one to be logged."""
         raise NotImplementedError
 
@@ -40,7 +40,7 @@ class Tracker(Callback):
         """Add an entry to the run, under the names that the Trainer has: loss, eval_spearman, ..."""
         raise NotImplementedError
 
-    def close(self) -> None:
+    def end_run(self) -> None:
         """End the run."""
         raise NotImplementedError
 
@@ -65,7 +65,7 @@ class Tracker(Callback):
 
     def on_train_end(self, state: LoopState) -> None:
         if self.is_open:
-            self.close()
+            self.end_run()
 
     def training_values(self, state: LoopState) -> dict[str, float]:
         """Return the mean loss since the last entry, the learning rate and the number of epochs so far."""
@@ -80,7 +80,7 @@ class Tracker(Callback):
         """Write an entry, and before the first one open the run."""
         step = len(state.finished_epochs) * len(state.steps) + step_of_epoch
         if not self.is_open:
-            self.open(step)
+            self.begin_run(step)
             self.is_open = True
         self.write(values, step)
 
@@ -112,7 +112,7 @@ class TensorBoard(Tracker):
 
     package = "tensorboard"
 
-    def open(self, step: int) -> None:
+    def begin_run(self, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         # purge_step hides what a process that was killed had logged after its last checkpoint.
@@ -122,7 +122,7 @@ class TensorBoard(Tracker):
         for name, value in grouped_names(values).items():
             self.writer.add_scalar(name, value, step)
 
-    def close(self) -> None:
+    def end_run(self) -> None:
         self.writer.close()
 
 
@@ -131,7 +131,7 @@ class WandB(Tracker):
 
     package = "wandb"
 
-    def open(self, step: int) -> None:
+    def begin_run(self, step: int) -> None:
         import wandb
 
         self.run = wandb.init(
@@ -143,7 +143,7 @@ class WandB(Tracker):
         if step >= self.run.step:  # a resumed run is at the step after its last entry
             self.run.log({**grouped_names(values), "train/global_step": step}, step=step)
 
-    def close(self) -> None:
+    def end_run(self) -> None:
         self.run.finish()
 
 
@@ -152,7 +152,7 @@ class MLflow(Tracker):
 
     package = "mlflow"
 
-    def open(self, step: int) -> None:
+    def begin_run(self, step: int) -> None:
         import mlflow
 
         is_nested = mlflow.active_run() is not None
@@ -168,7 +168,7 @@ class MLflow(Tracker):
         if step > self.last_step:
             mlflow.log_metrics(values, step=step)
 
-    def close(self) -> None:
+    def end_run(self) -> None:
         import mlflow
 
         mlflow.end_run()
