@@ -4,6 +4,7 @@ parameters.
 
 import math
 
+import numpy as np
 import pytest
 import tokenizers
 
@@ -71,7 +72,7 @@ def test_only_the_first_occurrence_of_a_parameter_becomes_an_option():
 # --------------------------------------------------------------------------------------------- numbers
 
 
-@pytest.mark.parametrize("value", [0, 0.5, 1])
+@pytest.mark.parametrize("value", [0, 0.5, 1, np.int64(1), np.float32(0.5)])
 def test_a_value_in_range_is_accepted(value):
     check_range("warmup", value, 0, 1)
     check_range("lr", value, 0)

@@ -53,6 +53,7 @@ def test_layers_and_seeds_are_compared_and_finished_runs_kept(tiny_folder, tmp_p
     assert first.layer == first.sweep.best_layer and f"layer{first.layer}-seed" in first.folder.name
     assert "the best of 3 on dev" in repr(first) and "mean of 2 seeds" in repr(first)
     capsys.readouterr()
+    words |= {"seeds": np.arange(2), "batch_size": np.int64(2)}  # numbers of NumPy are the same settings
     again = fine_tune(SentenceEncoder.from_pretrained(tiny_folder), ROWS, ROWS, ROWS, **words)
     assert capsys.readouterr().out.count("already finished, kept") == 6
     assert same_weights(again.model, first.model)

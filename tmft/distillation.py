@@ -84,9 +84,9 @@ def distill(
     quantization: "int4" or "int8" trains with weights that are rounded as the export format compact stores
         them; None trains with all digits.
 
-    Raises InputError for too few lines, layers that the teacher does not have, a hidden_size, vocab_size or
-    quantization out of range, and for a vocab_size with a tokenizer from which no tokens can be removed, and
-    TypeError if lines is a single string or has something else than strings.
+    Raises InputError for too few lines, layers that the teacher does not have, a hidden_size or vocab_size
+    out of range, an unknown quantization, and for a vocab_size with a tokenizer from which no tokens can be
+    removed, and TypeError if lines is a single string or has something else than strings.
     Source: Reimers and Gurevych 2020, arXiv:2004.09813.
     """
     if quantization is not None:

@@ -5,6 +5,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable
+from numbers import Real
 
 
 class InputError(Exception):
@@ -82,7 +83,7 @@ def check_range(name: str, value: float, low: float, high: float = math.inf) -> 
 
     name: the name of the parameter that has this value, for the message.
     """
-    if not isinstance(value, (int, float)):
+    if not isinstance(value, Real):  # NumPy's numbers are some of these
         raise InputError(f"{name} {value!r}: give a number", name)
     if not (low <= value <= high and -math.inf < value < math.inf):  # isfinite fails for an int of 400 digits
         above_max_count = MAX_COUNT <= high < value < math.inf

@@ -14,6 +14,8 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tmft.datasets.task_lookup import objective_config_class, read_all_splits, validate_task
 from tmft.device import choose_device
 from tmft.distributed import single_process
@@ -174,6 +176,8 @@ def fine_tune(
             f"{did_you_mean(unknown[0], known)}"
         )
 
+    settings = {name: to_python_number(value) for name, value in settings.items()}
+
     def chosen(names: set[str]) -> dict[str, Any]:
         return {name: value for name, value in settings.items() if name in names}
 
@@ -209,7 +213,8 @@ def fine_tune(
             recipe=FineTuningRecipe(**chosen(recipe_names)),
             **chosen(config_names),
         )
-        seeds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+        seeds = to_python_number(seeds)
+        seeds = list(range(seeds)) if isinstance(seeds, int) else [to_python_number(seed) for seed in seeds]
         check_range("number of seeds", len(seeds), 1)
         if isinstance(layer, Sequence) and not isinstance(layer, str):
             layer = ",".join(map(str, layer))
@@ -330,6 +335,11 @@ def check_scores(labels: dict[str, list[Any]], score_range: tuple[float, float])
             f"all scores are from 0 to 1, but score_range is {low:g} to {high:g}: give score_range=(0, 1)",
             "score_range",
         )
+
+
+def to_python_number(value: Any) -> Any:
+    """Return a number of NumPy as one of Python, which result.json can hold; anything else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def class_indices(rows: Iterable[Row]) -> dict[str, int]:

@@ -58,9 +58,7 @@ class EncoderConfig:
     initializer_range: float = 0.02
     pad_token_id: int = 0
     default_max_length: ClassVar[int | None] = None  # in tokens; None: max_tokens
-    first_layer_needed: ClassVar[str] = (
-        ""  # why layer 0 cannot be removed while others are kept; '' if it can
-    )
+    first_layer_needed: ClassVar[str] = ""  # why layer 0 cannot be removed without the others; '' if it can
     whole_heads: ClassVar[bool] = True  # whether hidden_size has to be a multiple of num_attention_heads
 
     @property

@@ -271,7 +271,8 @@ def check_epochs(epochs: Sequence[EpochResult], best_metric: float | None) -> No
 class Checkpointing(Callback):
     """Callback that resumes an interrupted run, and saves the state of the run every SAVE_INTERVAL seconds.
 
-    It must be the first of the callbacks, because it restores weights and random states that others use.
+    It comes before the callbacks that use the weights and random states that it restores, and after those
+    whose state a checkpoint needs as it is at the end of the step: Tracker and QuantizedWeights.
     """
 
     def __init__(self, checkpoint: TrainingCheckpoint):
