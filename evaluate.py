@@ -207,7 +207,8 @@ def compare_with_other(
     options = [Namespace(**vars(args) | {"model": name}) for name in models]
     loaded = [load_model(one, choose_device(args.device)) for one in options]  # before one is scored
     scored = [
-        score_model(*of_model, tasks, readers, config) for of_model in zip(options, loaded, runs, strict=True)
+        score_model(one, model, run, tasks, readers, config)
+        for one, model, run in zip(options, loaded, runs, strict=True)
     ]
     rows: dict[str, ModelDifference] = {}
     for seed, (name, task) in enumerate(tasks.items()):

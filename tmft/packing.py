@@ -185,8 +185,8 @@ def length_bucketed_batches(
 ) -> Iterator[tuple[list[int], int]]:
     """Yield (indices, row_length) for each batch: which sentences it has, and how long its packed rows are.
 
-    lengths: the number of tokens of each sentence. max_scores: in a batch of long sentences, each attention
-    head has at most this many scores, T x T in a row of T tokens, unless it is a batch of one.
+    lengths: the number of tokens of each sentence. max_scores: the attention scores that each head has at
+    most in a batch of long sentences, T x T for one of T tokens, unless it is a batch of one.
     Sentences longer than packed_length come first, from long to short; each batch of them has sentences of
     similar length, and rows of the next multiple of 8 tokens. A sentence that has a batch to itself because
     of its length has a row of exactly this length, so that its attention needs no mask. The others are then

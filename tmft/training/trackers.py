@@ -95,10 +95,10 @@ class Tracker(Callback):
         vars(self).update(state)
 
 
-def grouped_names(values: dict[str, float]) -> dict[str, float]:
+def group_names(values: dict[str, float]) -> dict[str, float]:
     """Return the values under the names that the Trainer has in TensorBoard and Weights & Biases.
 
-    >>> grouped_names({"loss": 0.5, "eval_spearman": 0.8})
+    >>> group_names({"loss": 0.5, "eval_spearman": 0.8})
     {'train/loss': 0.5, 'eval/spearman': 0.8}
     """
     return {
@@ -119,7 +119,7 @@ class TensorBoard(Tracker):
         self.writer = SummaryWriter(str(self.folder), purge_step=step)
 
     def write(self, values: dict[str, float], step: int) -> None:
-        for name, value in grouped_names(values).items():
+        for name, value in group_names(values).items():
             self.writer.add_scalar(name, value, step)
 
     def end_run(self) -> None:
@@ -141,7 +141,7 @@ class WandB(Tracker):
 
     def write(self, values: dict[str, float], step: int) -> None:
         if step >= self.run.step:  # a resumed run is at the step after its last entry
-            self.run.log({**grouped_names(values), "train/global_step": step}, step=step)
+            self.run.log({**group_names(values), "train/global_step": step}, step=step)
 
     def end_run(self) -> None:
         self.run.finish()
