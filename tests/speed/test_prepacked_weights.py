@@ -18,9 +18,9 @@ def products(monkeypatch):
     shapes, prepacked_linear = [], prepacking.prepacked_linear
     monkeypatch.setattr(prepacking, "MIN_TOKENS", 0)
 
-    def counted(weight, bias, x):
+    def counted(module, weight, x):
         shapes.append(tuple(x.shape))
-        return prepacked_linear(weight, bias, x)
+        return prepacked_linear(module, weight, x)
 
     monkeypatch.setattr(prepacking, "prepacked_linear", counted)
     return shapes
@@ -94,6 +94,8 @@ def test_nothing_is_prepacked_under_autocast_nor_where_the_caller_set_a_forward(
     with torch.autocast("cpu", torch.bfloat16):
         rounded = model.encode(SENTENCES)
     assert not products and 0 < np.abs(rounded - plain).max() < 0.1
+    with model.constant_weights(), torch.autocast("cpu", torch.bfloat16):
+        np.testing.assert_array_equal(model.encode(SENTENCES), rounded)
     first = next(part for part in model.encoder.modules() if isinstance(part, nn.Linear))
     first.forward = forward = lambda x: torch.zeros(*x.shape[:-1], first.out_features)
     model.encode(SENTENCES)

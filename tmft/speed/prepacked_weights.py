@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmft.speed.malloc_threshold import raise_malloc_threshold
@@ -54,7 +55,7 @@ def prepacked_weights(model: nn.Module) -> Iterator[None]:
     forwards = {}
     for module in modules:
         weight = torch.ops.mkldnn._reorder_linear_weight(module.weight.detach())
-        vars(module)["forward"] = forwards[module] = partial(prepacked_linear, weight, module.bias)
+        vars(module)["forward"] = forwards[module] = partial(prepacked_linear, module, weight)
     try:
         yield
     finally:
@@ -63,9 +64,14 @@ def prepacked_weights(model: nn.Module) -> Iterator[None]:
                 vars(module).pop("forward", None)
 
 
-def prepacked_linear(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
-    """Return x W^T + bias: x (..., in_features), result (..., out_features). weight: W in oneDNN's layout."""
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+def prepacked_linear(module: nn.Linear, weight: Tensor, x: Tensor) -> Tensor:
+    """Return x W^T + bias: x (..., in_features), result (..., out_features). weight: W in oneDNN's layout.
+
+    Under autocast the product is that of the module itself, which converts W to 16 bits.
+    """
+    if torch.is_autocast_enabled("cpu"):
+        return F.linear(x, module.weight, module.bias)
+    return torch.ops.mkldnn._linear_pointwise(x, weight, module.bias, "none", [], "")
 
 
 def uses_onednn(weight: Tensor) -> bool:
