@@ -117,6 +117,7 @@ def test_the_embedding_of_a_token_is_that_of_the_teacher_up_to_what_the_componen
         ({"layers": 4}, "layers"),
         ({"vocab_size": 3}, "vocab_size"),
         ({"hidden_size": 48}, "choose a multiple of 32"),
+        ({"lines": None, "seed": -1}, "seed -1: choose 0 or more"),
         ({"hidden_size": 256}, "hidden_size"),
         ({"hidden_size": 32, "vocab_size": 3}, "vocab_size"),
         ({"hidden_size": 32, "vocab_size": 10_000}, "vocab_size"),

@@ -31,7 +31,7 @@ from tmft.data import Examples
 from tmft.datasets.distillation_data import MAX_DEV_LINES, deduplicate
 from tmft.datasets.task_lookup import get_task, read_all_splits
 from tmft.embedding.modules import Dense, Normalize
-from tmft.errors import InputError, check_choice, check_range
+from tmft.errors import SEED_RANGE, InputError, check_choice, check_range
 from tmft.losses.distillation import EmbeddingDistillation
 from tmft.models.registry import config_from_dict, random_encoder
 from tmft.sentence_encoder import SentenceEncoder, check_sentences
@@ -84,11 +84,12 @@ def distill(
     quantization: "int4" or "int8" trains with weights that are rounded as the export format compact stores
         them; None trains with all digits.
 
-    Raises InputError for too few lines, layers that the teacher does not have, a hidden_size or vocab_size
-    out of range, an unknown quantization, and for a vocab_size with a tokenizer from which no tokens can be
+    Raises InputError for too few lines, layers that the teacher does not have, a hidden_size, vocab_size or
+    seed out of range, an unknown quantization, and a vocab_size with a tokenizer from which no tokens can be
     removed, and TypeError if lines is a single string or has something else than strings.
     Source: Reimers and Gurevych 2020, arXiv:2004.09813.
     """
+    check_range("seed", seed, *SEED_RANGE)
     if quantization is not None:
         check_choice("quantization", quantization, NUMBER_RANGES)
     no_text = lines is None
