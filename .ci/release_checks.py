@@ -13,7 +13,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 MAX_WHEEL_BYTES = 25_000_000
 COMMAND_FILES = ("train.py", "evaluate.py", "cka.py")  # all of the root that ships
-COMMANDS_AND_DATA = ("tmft/commands/", "tmft/shipped/")  # in other folders of the source
 
 
 def version(root: Path = ROOT) -> str:

@@ -14,7 +14,6 @@ import evaluate
 import train
 from tmft.data import Examples, labels_to_targets, read_examples
 from tmft.datasets.task_lookup import get_task, read_split
-from tmft.distributed import single_process
 from tmft.errors import InputError
 from tmft.losses.multiple_negatives import (
     MultipleNegativesRanking,
@@ -23,7 +22,6 @@ from tmft.losses.multiple_negatives import (
 )
 from tmft.sentence_encoder import SentenceEncoder
 
-SINGLE = single_process(torch.device("cpu"))
 LINES = [
     "a man plays\tthe man plays guitar\ta dog eats",
     "the cat eats\ta cat\tmusic",
