@@ -369,7 +369,7 @@ def test_long_sentences_get_rows_of_their_length_and_the_others_are_dealt_out(
 
 def test_a_short_sentence_alone_is_a_row_of_its_tokens_and_has_the_embedding_that_it_has_among_others():
     model = tiny_model()
-    for sentence, expected in zip(SENTENCES, model.encode(SENTENCES * 2), strict=False):
+    for sentence, expected in zip(SENTENCES * 2, model.encode(SENTENCES * 2), strict=True):
         [token_ids] = model.tokenize([sentence])
         [(_, batch)] = model.packed_batches([token_ids])
         assert batch.input_ids.tolist() == [token_ids]

@@ -143,7 +143,7 @@ def test_a_toml_file_is_the_same_as_its_options(asked, arguments, tmp_path):
 
 def test_a_list_of_tasks_in_a_toml_file_becomes_the_words_of_the_option(tmp_path):
     (tmp_path / "two.toml").write_text('task = ["stsb", "sicke"]\n')
-    assert option_words("task", read_options(tmp_path / "two.toml")["task"]) == ["--task", "stsb", "sicke"]
+    assert option_words("task", read_options(tmp_path / "two.toml")[0]["task"]) == ["--task", "stsb", "sicke"]
     assert option_words("task", "stsb sicke") == ["--task", "stsb", "sicke"]  # as result.json has it
 
 

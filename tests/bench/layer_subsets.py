@@ -37,7 +37,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +185,7 @@ def all_subsets(num_layers: int) -> Iterator[Subset]:
 
 
 def keep(model: SentenceEncoder, subset: Subset) -> SentenceEncoder:
-    """Return a copy of the model with these layers only."""
+    """Return a copy of the model that keeps only these layers."""
     smaller = deepcopy(model)
     smaller.encoder.keep_layers(subset)
     return smaller
@@ -411,7 +411,7 @@ def collect_evidence(
 
     def changes(batch):  # (L, S, 1)
         states = model.encoder.hidden_states(*batch.inputs)
-        pairs = zip(states, states[1:], strict=False)
+        pairs = pairwise(states)
         return torch.stack(
             [mean_pooling(1 - torch.cosine_similarity(a, b, dim=-1)[..., None], batch) for a, b in pairs]
         )
@@ -444,8 +444,7 @@ def choose_by_angle(evidence: Evidence, size: int) -> Subset:
 
 def choose_by_cka(evidence: Evidence, size: int) -> Subset:
     """Keep the layers whose output is least like their input, by linear CKA."""
-    pairs = zip(evidence.states, evidence.states[1:], strict=False)
-    return keep_highest(torch.tensor([1 - linear_cka(a, b) for a, b in pairs]), size)
+    return keep_highest(torch.tensor([1 - linear_cka(a, b) for a, b in pairwise(evidence.states)]), size)
 
 
 def choose_by_single_removals(evidence: Evidence, size: int) -> Subset:
@@ -594,7 +593,7 @@ def removal_table(models: dict[str, Any]) -> str:
 
 
 def block_worth_table(models: dict[str, Any]) -> str:
-    """Return the table of what keeping each block adds, on average over all subsets of the others."""
+    """Return the table of the points that a kept block adds, on average over all subsets of the others."""
     worth = worth_of_layers(binary_order(12), np.array(models["blocks"]["dev"]), 12)
     rows = [["worth of", *(f"layer {n}" for n in range(6))]]
     rows += [
@@ -673,7 +672,7 @@ def main() -> None:
     one = commands.add_parser("measure")
     one.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS])
     one.add_argument("--minilm", default="sentence-transformers/all-MiniLM-L6-v2")
-    one.add_argument("--text", type=Path, required=True, help="lines to heal with")
+    one.add_argument("--text", type=Path, required=True, help="sentences to distill with, one a line")
     one.add_argument("--data-root")
     one.add_argument("--out", type=Path, required=True, help="folder of the records")
     other = commands.add_parser("show", help="print the tables of the page and draw its figure")

@@ -44,7 +44,7 @@ def test_scores_are_those_of_scikit_learn_and_of_a_ranking_by_hand(texts, classe
 
 
 def test_the_mean_is_over_the_queries():
-    """Texts b and c are alone in their class, and are found but do not search."""
+    """Texts b and c are alone in their classes: they can be found, but are not queries."""
     vectors = {"a": [1.0, 0.0], "a'": [0.0, 1.0], "b": [1.0, 0.1], "c": [-1.0, -1.0]}
     examples = Examples(([*vectors],), ["1", "1", "2", "3"])
     result = EVALUATORS["retrieval"](

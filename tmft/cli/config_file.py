@@ -1,6 +1,7 @@
 """train.py --config FILE: the options of a TOML file, or those that repeat a run, from its result.json."""
 
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 from tmft.cli.parser import CommandLineParser
@@ -14,9 +15,9 @@ NOT_IN_A_FILE = {"config", "help", "help_all"}  # options of the command line al
 
 
 def expand_config(parser: CommandLineParser, argv: list[str]) -> tuple[list[str], Digests]:
-    """Return argv with the options of FILE in place of --config FILE, before all others, and digests.
+    """Return argv with the options of FILE in place of --config FILE, before all others.
 
-    These are of what the run has read, if FILE is its result.json, else {}.
+    The digests are those of the data and weights of the run whose result.json FILE is; {} for a TOML file.
     Of an option that is given twice the last value counts, so options on the command line take precedence.
     Options of the file that exclude one of those are left out.
     """
@@ -24,7 +25,7 @@ def expand_config(parser: CommandLineParser, argv: list[str]) -> tuple[list[str]
     if "config" not in typed:
         return argv, {}
     path = typed["config"]
-    options = read_options(path)
+    options, digests = read_options(path)
     for pair in parser.exclusive:
         for name, other in (pair, pair[::-1]):
             if typed[name] is not None:
@@ -34,13 +35,14 @@ def expand_config(parser: CommandLineParser, argv: list[str]) -> tuple[list[str]
         parser.parse_args(words)
     except InputError as error:
         raise InputError(f"{path}: {error.as_cli_message()}") from None
-    pairs = zip(["", *argv], argv, strict=False)  # each word, and the one before it
+    pairs = pairwise(["", *argv])  # each word, and the one before it
     words += [word for before, word in pairs if "--config" not in (before, word, word.partition("=")[0])]
-    return words, read_result(path.parent).get("digests", {}) if path.name == RESULT_FILE else {}
+    return words, digests
 
 
-def read_options(path: Path) -> dict[str, object]:
-    """Return {name: value} of the options of a TOML file, or of those that repeat a run."""
+def read_options(path: Path) -> tuple[dict[str, object], Digests]:
+    """Return {name: value} of the options of a TOML file, or of those that repeat a run, and its digests."""
+    digests: Digests = {}
     if path.name == RESULT_FILE:
         run = read_result(path.parent)
         arguments, settings = run["arguments"], run["settings"]
@@ -48,6 +50,7 @@ def read_options(path: Path) -> dict[str, object]:
             raise InputError(f"{path} is not from a run of train.py: write its options to a TOML file")
         layer = str(settings["layer"]) if "layer" in settings else ""
         options = run_options(run, layer, settings["seed"]) | {"device": arguments.get("device")}
+        digests = run.get("digests", {})
     else:
         check_regular_file(path)  # to open a pipe would wait for its other end
         with reading(path, f"name a TOML file, or the {RESULT_FILE} of a run"):
@@ -65,4 +68,4 @@ def read_options(path: Path) -> dict[str, object]:
                 f"{path} has {name} = {short_repr(value)}: give the name of an option, and a number, a text, "
                 "true, false or a list of these"
             )
-    return options
+    return options, digests

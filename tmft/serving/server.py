@@ -98,7 +98,7 @@ class ValidatingEmbeddingSpec(OpenAIEmbeddingSpec):
         self._max_batch_size = 1
 
     def encode_response(self, output: dict[str, Any], context_kwargs: dict | None = None) -> dict[str, Any]:
-        """Return what `predict` returned, which has the number of tokens."""
+        """Return the output of `predict` unchanged: it has the number of tokens already."""
         return output
 
     async def embeddings_endpoint(self, request: StrictRequest, connection: Request) -> EmbeddingResponse:

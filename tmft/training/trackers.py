@@ -77,7 +77,7 @@ class Tracker(Callback):
         return {"loss": mean, "learning_rate": lr, "epoch": epochs}
 
     def log(self, values: dict[str, float], step_of_epoch: int, state: LoopState) -> None:
-        """Write an entry, and before the first one open the run."""
+        """Write an entry; the run begins before the first one."""
         step = len(state.finished_epochs) * len(state.steps) + step_of_epoch
         if not self.is_open:
             self.begin_run(step)
