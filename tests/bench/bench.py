@@ -3,8 +3,7 @@
     python tests/bench/bench.py train       a step of 32 pairs, and what the machine allows at best
     python tests/bench/bench.py techniques  the same step without one technique at a time
     python tests/bench/bench.py scaling     time by batch size, length, layers, threads; --json, --plot FILE
-    python tests/bench/bench.py encode      sentences per second, and the score of each engine
-    python tests/bench/bench.py one         one sentence at a time, with each engine
+    python tests/bench/bench.py engines     encoding with every engine, each in an environment of its own
     python tests/bench/bench.py startup     a process that loads l layers, embeds a sentence; its memory
     python tests/bench/bench.py load        loading 0.6 billion parameters in float32 and bfloat16; its memory
     python tests/bench/bench.py long        one text of 256 to 8,192 tokens: time and memory by its length
@@ -13,7 +12,7 @@
     mpnet, modernbert, qwen3 or nomic_bert in place of t5: of an encoder of this family
     python tests/bench/bench.py contrastive one batch of 512 pairs in mini-batches, its speed and memory
     python tests/bench/bench.py pretrain    MLM of all layers, tokens per second; making batches alone
-    python tests/bench/bench.py all         every part, one after the other
+    python tests/bench/bench.py all         every part but engines, one after the other
 
 Rounds are interleaved (A B C A B C ...), and the first one is not counted. A line gives the median, the
 range, and the median over the rounds of the ratio to tmft in float32. --ckpt is a folder (default: the
@@ -83,16 +82,23 @@ def find_pairs() -> Path:
     return next(folder for folder in (ROOT / "data/stsb", ROOT / "data/sample") if folder.is_dir())
 
 
+def cpu_name() -> str:
+    """Return the name of the CPU and the vector instructions that torch uses."""
+    import torch
+
+    name = "unknown CPU"
+    if Path("/proc/cpuinfo").is_file():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), name)
+    return f"{name}, {torch.backends.cpu.get_cpu_capability()}"
+
+
 def print_machine() -> None:
     """Print the date, the machine and the versions of the packages."""
     import torch
 
-    cpu = "unknown CPU"
-    if Path("/proc/cpuinfo").is_file():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        cpu = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), cpu)
-    cpu += f", {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
-    print(f"{time.strftime('%Y-%m-%d')}, {cpu}, load {os.getloadavg()[0]:.1f}")
+    threads, load = torch.get_num_threads(), os.getloadavg()[0]
+    print(f"{time.strftime('%Y-%m-%d')}, {cpu_name()}, {threads} threads, load {load:.1f}")
     packages = ["torch", "transformers", "sentence-transformers", "onnxruntime", "tokenizers"]
     versions = [f"{name} {version(name)}" for name in packages if find_spec(name.replace("-", "_"))]
     print(", ".join([f"Python {platform.python_version()}", *versions]))
@@ -261,8 +267,7 @@ BENCHES = {
     "train": lazy("bench_train", "bench_train"),
     "techniques": lazy("bench_train", "bench_techniques"),
     "scaling": lazy("bench_scaling", "bench_scaling"),
-    "encode": lazy("bench_encode", "bench_encode"),
-    "one": lazy("bench_encode", "bench_one"),
+    "engines": lazy("engines", "bench_engines"),
     "t5": lazy("bench_train", "bench_family", name="t5-base"),
     "roberta": lazy("bench_train", "bench_family", name="roberta-base"),
     "mpnet": lazy("bench_train", "bench_family", name="all-mpnet-base-v2"),
@@ -298,7 +303,11 @@ def main():
         default=["distillation", "distillation, again", "contrastive", "mlm", "clm"],
         help="the trainings of memory",
     )
-    p.add_argument("--json", type=Path, metavar="FILE", help="write the measurements of scaling")
+    p.add_argument("--environments", type=Path, metavar="FOLDER", help="where engines keeps environments")
+    p.add_argument(
+        "--engines", nargs="+", metavar="WORDS", help="only engines with these words in their name"
+    )
+    p.add_argument("--json", type=Path, metavar="FILE", help="write the measurements of scaling or engines")
     p.add_argument("--plot", type=Path, metavar="FILE", help="write the figure of scaling")
     args = p.parse_args()
     args.default_ckpt = args.ckpt is None
@@ -309,8 +318,12 @@ def main():
     args.ckpt = Path(args.ckpt)
     if args.data is None:
         args.data = find_pairs()
+    if args.benchmark == "engines" and args.environments is None:
+        p.error("name a folder for 12 GB of environments and converted models with --environments")
     print_machine()
-    for name in BENCHES if args.benchmark == "all" else [args.benchmark]:
+    for name in (
+        [name for name in BENCHES if name != "engines"] if args.benchmark == "all" else [args.benchmark]
+    ):
         print(f"\n== {name}")
         BENCHES[name](args)
 

@@ -65,18 +65,6 @@ def test_a_step_and_encoding_of_a_family(family, bench_train, work, tiny_folder,
     assert min(values.values()) > 0 and "architecture of small" in capsys.readouterr().out
 
 
-def test_encoding_with_each_precision_that_this_cpu_has(tiny_folder, tiny_data, monkeypatch, capsys):
-    module = pytest.importorskip("bench_encode")
-    monkeypatch.setattr(module, "others", lambda *_: {})
-    args = {"ckpt": tiny_folder, "data": tiny_data, "layer": 1, "rounds": 1, "sentences": 9}
-    module.bench_encode(type("Args", (), args))
-    out = capsys.readouterr().out
-    assert "encoding 3 distinct sentences" in out and "Spearman x 100" in out
-    assert out.count("are reached") >= 2  # fp32 and bf16; int8 on CPUs with VNNI
-    module.bench_one(type("Args", (), args))
-    assert capsys.readouterr().out.count("\ntmft") >= 6  # of this model and of data/tiny
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_libraries_that_load_a_made_checkpoint_have_the_same_weights(dtype, tmp_path):
     module = pytest.importorskip("bench_load")
@@ -167,22 +155,54 @@ def test_the_table_of_the_page_is_that_of_the_measurements():
     assert module.table(content) in (ROOT / "docs/performance.md").read_text(encoding="utf-8")
 
 
-def test_the_first_embedding_is_timed_in_processes_and_an_environment_is_weighed(
-    tiny_folder, tmp_path, capsys
-):
-    first_embedding = pytest.importorskip("first_embedding")
-    packages = tmp_path / "venv/lib/python3.11/site-packages"
+@pytest.fixture
+def engines(tmp_path, monkeypatch):
+    """engines.py with an environment that is complete, and which holds 500,000 bytes of packages."""
+    module = pytest.importorskip("engines")
+    packages = tmp_path / "own/lib/python3.11/site-packages"
     for name, size in {"numpy/a.so": 300_000, "six.py": 200_000, "pip/b.py": 999_999}.items():
         (packages / name).parent.mkdir(parents=True, exist_ok=True)
         (packages / name).write_bytes(b"x" * size)
-    python = tmp_path / "venv/bin/python"
+    python = tmp_path / "own/bin/python"
     python.parent.mkdir()
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    first_embedding.main([f"own=tmft@{tiny_folder}@{tmp_path / 'venv'}", "--rounds", "1"])
-    *_, line = capsys.readouterr().out.splitlines()
-    _, name, _, installed, seconds, processor_seconds, _ = (cell.strip() for cell in line.split("|"))
-    assert (name, installed) == ("own", "0") and float(seconds) > 0 and float(processor_seconds) > 0
-    assert first_embedding.installed_size(tmp_path / "venv") == 500_000
-    with pytest.raises(RuntimeError, match="no folder"):
-        first_embedding.time_process("tmft", str(tmp_path / "absent"), tmp_path / "venv")
+    (tmp_path / "own/installed.json").write_text("[]")
+    monkeypatch.setattr(module, "ENVIRONMENTS", {"own": [], "none": ["--no-index", "absent-package"]})
+    return module
+
+
+def test_engines_are_measured_in_processes_and_those_that_fail_are_listed_with_the_reason(
+    engines, tiny_folder, tiny_data, tmp_path, monkeypatch
+):
+    rows = {"fp32": ("own", "tmft", {"precision": "fp32"}), "int5": ("own", "tmft", {"precision": "int5"})}
+    rows |= {"half": ("own", "tmft", {"precision": "fp32"}), "not installed": ("none", "tmft", {})}
+    model = {"half": "small"}
+    monkeypatch.setattr(
+        engines,
+        "ENGINES",
+        [
+            engines.Engine(name, environment, function, model.get(name, engines.MINILM), options)
+            for name, (environment, function, options) in rows.items()
+        ],
+    )
+    options = {"format": "sentence-transformers", "dtype": "bfloat16"}
+    monkeypatch.setattr(engines, "MODELS", {"small": ("own", "export", engines.MINILM, options)})
+    file = tmp_path / "engines.json"
+    args = {"ckpt": tiny_folder, "data": tiny_data, "environments": tmp_path, "engines": None, "json": file}
+    engines.bench_engines(type("Args", (), args | {"rounds": 1, "sentences": 3}))
+    content = json.loads(file.read_text())
+    assert content["missing"].keys() == {"int5", "not installed"}
+    assert "int5" in content["missing"]["int5"] and "absent-package" in content["missing"]["not installed"]
+    exact, half = (content["engines"][name] for name in ("fp32", "half"))
+    assert exact["distance"] == pytest.approx(0, abs=1e-6) and 1e-7 < half["distance"] < 0.01
+    assert 0 < half["megabytes"] < exact["megabytes"]
+    assert min(row[key] for row in (exact, half) for key in ("speed", "milliseconds", "start")) > 0
+    assert content["environments"]["own"]["megabytes"] == 0.5
+    assert engines.table(content).count("\n") == 4
+
+
+def test_the_table_of_engines_on_the_page_is_that_of_the_measurements():
+    module = pytest.importorskip("engines")
+    content = json.loads((ROOT / "docs/engines.json").read_text(encoding="utf-8"))
+    assert module.table(content) in (ROOT / "docs/speed.md").read_text(encoding="utf-8")

@@ -55,7 +55,7 @@ def quantize_openvino(folder: Path, dtype: str, calibration_lines: Sequence[str]
 
     calibration_lines: sentences that determine the scales. Weights have one scale per output.
     SmoothQuant, which nncf applies by default, is switched off: it left the embeddings of all-MiniLM-L6-v2
-    four times as far from those in float32 (docs/performance.md).
+    four times as far from those in float32 (docs/speed.md).
     """
     openvino = require_package("openvino", "openvino")
     # Without this variable nncf reports to its makers, over the network, that it was used.
