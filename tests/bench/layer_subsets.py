@@ -1,6 +1,6 @@
 """Which layers of an encoder to keep: score subsets of them, and judge the rules that choose one.
 
-    python tests/bench/layer_subsets.py measure --text lines.txt --out runs/layers
+    python tests/bench/layer_subsets.py measure --text lines.txt --base all-mpnet-base-v2 --out runs/layers
     python tests/bench/layer_subsets.py show
 
 measure: run the parts below, or those that --parts names, and write the results of each into --json. What is
@@ -17,6 +17,9 @@ chooses a subset; its regret is the points of dev Spearman x 100 by which this i
 of that size. Its interval is a bootstrap over the pairs of dev, in which the best subset is chosen anew
 each time.
 
+labels: the same subsets, fine-tuned on the labeled pairs of STSB by LABEL_RECIPE in place of the
+distillation, with seed 0, and the same judgement of the rules.
+
 blocks: every subset of MiniLM's 12 blocks, 6 of attention and 6 of feed-forward, without training. A block is
 removed with its residual connection and its LayerNorm, so that both blocks of a layer together are the layer.
 They are scored on BLOCK_PAIRS pairs of dev: of 750, drawn by seed 0, the first in the order of the file,
@@ -24,9 +27,20 @@ which are captions of images and posts of forums. (All 750, with news, were plan
 too busy.) Healed: the best subset with at most the parameters of 2 and of 3 layers.
 
 twins: every subset of the 8 layers of four small models of one ancestor that differ in what they were trained
-on last, with mean pooling, without training. The worth of a layer, or of a block, is what a least-squares fit
-of the scores of all subsets on "layer n is kept" gives it. The interval is a bootstrap over pairs, which are
-the same for both models of a difference.
+on last, with mean pooling, without training; and TWIN_SAMPLE of them, drawn by seed 0, of the two that went
+on with masked and with replaced tokens, fine-tuned on STSB by TWIN_RECIPE. The worth of a layer, or of a
+block, is what a least-squares fit of the scores of the subsets on "layer n is kept" gives it. The interval is
+a bootstrap over pairs, and over the subsets where they are a sample; both models of a difference have the
+same ones.
+
+base: all-mpnet-base-v2 with 3 and with 6 of its 12 layers, without training and healed: the first, the last,
+the evenly spaced ones, and those that greedy removal leaves, which sees BLOCK_PAIRS pairs of dev.
+
+mixes: the embeddings of MiniLM, of all-mpnet-base-v2 and of the same two twins, made of several layers,
+without training the model: the best layer by dev, the mean of the first and the last, and of all; a weight
+for each layer (a softmax, as in ELMo, Peters et al. 2018), learned from the labeled pairs of STSB train by
+MIX_STEPS steps on all of them at once, from equal weights; and the value vectors of the attention in place of
+hidden states (arXiv:2602.01572), of the best layer by dev and the mean of all.
 """
 
 import argparse
@@ -53,6 +67,7 @@ from tmft.datasets.task_lookup import get_task, read_split
 from tmft.distillation import DEFAULT_RECIPE, space_layers_evenly
 from tmft.formatting import markdown_table
 from tmft.io.atomic import write_file
+from tmft.losses.cosine import CosineMSE
 from tmft.losses.distillation import EmbeddingDistillation
 from tmft.metrics import cosines, spearman
 from tmft.models.bert import Layer
@@ -62,12 +77,16 @@ from tmft.reports.drawing import line_style, save_figure
 from tmft.serving.quantization import set_encode_precision
 from tmft.speed.prepacked_weights import prepacked_weights
 from tmft.tasks import TASKS
-from tmft.training.loop import fit
+from tmft.training.loop import Recipe, fit
 from tmft.training.task import TrainingTask
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES = 5_000
 HEALING = replace(DEFAULT_RECIPE, epochs=1, batch_size=64, precision="bf16")
+LABEL_RECIPE = Recipe(epochs=1, lr=1e-4, precision="bf16")
+TWIN_RECIPE = Recipe(epochs=1, lr=3e-4, precision="bf16")
+TWIN_SAMPLE = 60
+MIX_STEPS = 300
 TWINS = ("mlm", "mlm-then-mlm", "mlm-then-rtd", "mlm-then-clm")
 COMPARED_TWINS = ("mlm-then-mlm", "mlm-then-rtd")
 RULE_SENTENCES = 1000  # of the training split, without their scores, for the rules that look at hidden states
@@ -84,13 +103,16 @@ Subset = tuple[int, ...]  # indices of the layers or blocks that are kept, from 
 class Bench:
     """What all parts share: the data of STSB, the text to heal with, and the folder of the records.
 
-    minilm: hub id or folder of the model. lines: LINES lines of the text to heal with.
+    minilm, base: hub ids or folders of the models. lines: LINES lines of the text to heal with.
+    report: the results of the other parts, the content of --json.
     """
 
     out: Path
     minilm: str
+    base: str
     lines: list[str]
     splits: dict[str, Examples]
+    report: dict[str, Any]
 
     @property
     def dev_scores(self) -> np.ndarray:
@@ -136,6 +158,17 @@ class Bench:
             return self.score(student.eval(), teacher_cosine=epoch.dev["teacher_cosine"])
 
         return self.record(f"{name}-healed-{join(subset)}-{seed}", make)
+
+    def fine_tune(self, name: str, model: SentenceEncoder, subset: Subset, recipe: Recipe) -> dict[str, Any]:
+        """Return the scores of these layers after fine-tuning on the labeled pairs of STSB."""
+
+        def make() -> dict[str, Any]:
+            student = keep(model, subset)
+            torch.manual_seed(0)
+            list(fit(student, TrainingTask(TASKS["stsb"], CosineMSE(), self.splits), recipe))
+            return self.score(student.eval())
+
+        return self.record(f"{name}-tuned-{join(subset)}", make)
 
     def array(self, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
         """Return the array of this name, which is made only if the folder does not have it."""
@@ -299,6 +332,22 @@ def without_cosines(record: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in record.items() if key != "cosines"}
 
 
+def measure_labels(bench: Bench) -> dict[str, Any]:
+    """Return the scores of all subsets of MiniLM's layers, fine-tuned on labels, and judge the rules."""
+    model = SentenceEncoder.from_pretrained(bench.minilm)
+    untrained = {
+        tuple(one["layers"]): one["dev"]
+        for one in bench.report["MiniLM"]["subsets"]
+        if one["training"] == "none"
+    }
+    evidence = collect_evidence(model, bench.splits["train"].sentences[:RULE_SENTENCES], untrained)
+    subsets = [*untrained]
+    records = [bench.fine_tune("minilm", model, subset, LABEL_RECIPE) for subset in subsets]
+    predicted = np.array([one["cosines"] for one in records])
+    listed = [{"layers": s} | without_cosines(one) for s, one in zip(subsets, records, strict=True)]
+    return {"subsets": listed, "rules": judge_rules(evidence, subsets, predicted, bench.dev_scores)}
+
+
 def measure_blocks(bench: Bench) -> dict[str, Any]:
     """Return the scores of all subsets of MiniLM's attention and feed-forward blocks."""
     blocks = split_into_blocks(SentenceEncoder.from_pretrained(bench.minilm))
@@ -330,7 +379,21 @@ def measure_twins(bench: Bench) -> dict[str, Any]:
         predicted[name] = bench.cosines_of_all_subsets(f"{name}-none", model)
     scores = {name: spearman_rows(cosine, bench.dev_scores).tolist() for name, cosine in predicted.items()}
     compared = {name: predicted[name] for name in COMPARED_TWINS}
-    return {"dev": scores, "worth": compare_worth(compared, bench.dev_scores)}
+    worth = compare_worth(compared, bench.dev_scores, binary_order(8), TWIN_BOOTSTRAPS)
+
+    sample = random.Random(0).sample([*all_subsets(8)], TWIN_SAMPLE)
+    records = {}
+    for name in COMPARED_TWINS:
+        model = SentenceEncoder.from_pretrained(ROOT / "data/twins" / name, pooling="mean")
+        records[name] = [bench.fine_tune(name, model, subset, TWIN_RECIPE) for subset in sample]
+    tuned = {name: np.array([one["cosines"] for one in of_twin]) for name, of_twin in records.items()}
+    return {
+        "dev": scores,
+        "worth": worth,
+        "sample": sample,
+        "tuned": {name: [without_cosines(one) for one in of_twin] for name, of_twin in records.items()},
+        "worth tuned": compare_worth(tuned, bench.dev_scores, sample, BOOTSTRAPS, draw_subsets=True),
+    }
 
 
 def worth_of_layers(subsets: Sequence[Subset], scores: np.ndarray, num_layers: int) -> np.ndarray:
@@ -339,32 +402,161 @@ def worth_of_layers(subsets: Sequence[Subset], scores: np.ndarray, num_layers: i
     return np.linalg.lstsq(kept, scores)[0][1:]
 
 
-def compare_worth(predicted: dict[str, np.ndarray], gold: np.ndarray) -> dict[str, list[list[float]]]:
+def compare_worth(
+    predicted: dict[str, np.ndarray],
+    gold: np.ndarray,
+    subsets: list[Subset],
+    bootstraps: int,
+    draw_subsets: bool = False,
+) -> dict[str, list[list[float]]]:
     """Return {model: worth of each of the 8 layers, with its 95 % interval}, and that of the difference.
 
-    predicted: {model: (256, N), the cosines of the N pairs of dev by all subsets}, for two models. The
-    difference is that of the second model minus that of the first one.
+    predicted: {model: (M, N), the cosines of the N pairs of dev by the M subsets}, for two models. The
+    difference is that of the second model minus that of the first one. draw_subsets: the bootstrap draws
+    subsets, too, because they are a sample.
     """
-    subsets, N = binary_order(8), len(gold)
 
-    def estimate(pairs: np.ndarray) -> np.ndarray:  # (3, 8)
+    def estimate(chosen: np.ndarray, pairs: np.ndarray) -> np.ndarray:  # (3, 8)
+        some = [subsets[index] for index in chosen]
         first, second = (
-            worth_of_layers(subsets, spearman_rows(cosine[:, pairs], gold[pairs]), 8)
+            worth_of_layers(some, spearman_rows(cosine[chosen][:, pairs], gold[pairs]), 8)
             for cosine in predicted.values()
         )
         return np.stack([first, second, second - first])
 
     generator = np.random.default_rng(0)
-    samples = [estimate(generator.integers(0, N, N)) for _ in range(TWIN_BOOTSTRAPS)]
+    everything, N = np.arange(len(subsets)), len(gold)
+    samples = []
+    for _ in range(bootstraps):
+        chosen = generator.choice(everything, len(everything)) if draw_subsets else everything
+        samples.append(estimate(chosen, generator.integers(0, N, N)))
     low, high = np.quantile(samples, [0.025, 0.975], axis=0)
-    values = np.stack([estimate(np.arange(N)), low, high], -1)  # (3, 8, 3)
+    values = np.stack([estimate(everything, np.arange(N)), low, high], -1)  # (3, 8, 3)
     return dict(zip([*predicted, "difference"], values.tolist(), strict=True))
+
+
+def measure_base(bench: Bench) -> dict[str, Any]:
+    """Return the scores of what four rules keep of a base-size model, without training and healed."""
+    model = SentenceEncoder.from_pretrained(bench.base)
+    num_layers, listed = len(model.encoder.layers), []
+    order = bench.array("base-greedy", lambda: np.array(remove_greedily(bench, model))).tolist()
+    for size in (3, 6):
+        for name, subset in {
+            "first layers": range(size),
+            "last layers": range(num_layers - size, num_layers),
+            "evenly spaced, with the last": space_layers_evenly(size, num_layers),
+            "greedy removal": sorted(set(range(num_layers)) - set(order[: num_layers - size])),
+        }.items():
+            records = {
+                "none": bench.untrained("base", model, tuple(subset)),
+                "healed": bench.heal("base", model, tuple(subset)),
+            }
+            for training, record in records.items():
+                one = {"rule": name, "layers": [*subset], "training": training}
+                listed.append(one | without_cosines(record))
+    return {"subsets": listed}
+
+
+def remove_greedily(bench: Bench, model: SentenceEncoder) -> list[int]:
+    """Return the layers in the order in which greedy removal by dev, without training, drops all but 3."""
+    set_encode_precision(model := deepcopy(model), "bf16")
+    pairs = sorted(random.Random(0).sample(range(len(bench.dev_scores)), BLOCK_PAIRS))
+    texts = [column[index] for column in bench.splits["dev"].texts for index in pairs]
+    token_ids, removed = model.tokenize(texts), []
+    kept = dict(enumerate(model.encoder.layers))  # number of the layer in the whole model -> layer
+    while len(kept) > 3:
+        model.encoder.layers = nn.ModuleList(kept.values())
+        with prepacked_weights(model.encoder):
+            embeddings = model.embed_token_ids(token_ids, partial(embed_by_single_removals, model))
+        u, v = embeddings.chunk(2, dim=1)  # (L, N, D) each
+        scores = spearman_rows(torch.cosine_similarity(u, v, dim=-1).numpy(), bench.dev_scores[pairs])
+        removed.append([*kept][int(scores.argmax())])
+        del kept[removed[-1]]
+    return removed
+
+
+def embed_by_single_removals(model: SentenceEncoder, batch: PackedBatch) -> Tensor:
+    """Return the embeddings of a batch by the model without one of its L layers, (L, S, D)."""
+    states = model.encoder.hidden_states(*batch.inputs)
+    mask = model.encoder.score_bias(batch.sentence_ids, states[0].dtype)
+    embeddings = []
+    for removed in range(len(model.encoder.layers)):
+        hidden = states[removed]
+        for layer in model.encoder.layers[removed + 1 :]:
+            hidden = layer(hidden, mask)
+        embeddings.append(model.pool(hidden, batch))
+    return torch.stack(embeddings)
+
+
+def measure_mixes(bench: Bench) -> dict[str, Any]:
+    """Return the scores of embeddings that are made of several layers, without training the model."""
+    models = {"MiniLM": bench.minilm, "all-mpnet-base-v2": bench.base}
+    models |= {name: str(ROOT / "data/twins" / name) for name in COMPARED_TWINS}
+    return {
+        name: bench.record(f"mixes-{name}", partial(mix_layers, bench, path)) for name, path in models.items()
+    }
+
+
+def mix_layers(bench: Bench, path: str) -> dict[str, Any]:
+    """Return {way to mix: its scores}, and the weights that were learned."""
+    model = SentenceEncoder.from_pretrained(path, pooling="mean")
+    set_encode_precision(model, "bf16")
+
+    def means(batch: PackedBatch) -> Tensor:  # (L + 1 + L, S, D): hidden states, then value vectors
+        states = model.encoder.hidden_states(*batch.inputs)
+        pairs = zip(states, model.encoder.layers, strict=False)  # the last state has no layer above it
+        values = [layer.attention.value(hidden) for hidden, layer in pairs]
+        return torch.stack([mean_pooling(one, batch) for one in [*states, *values]])
+
+    num_states = len(model.encoder.layers) + 1
+    gold = {split: np.asarray(examples.labels) for split, examples in bench.splits.items()}
+    products = {}  # of u and v, u and u, v and v, between all layers: 3 of (N, 2 L + 1, 2 L + 1)
+    for split, examples in bench.splits.items():
+        u, v = model.embed_token_ids(model.tokenize(examples.sentences), means).chunk(2, dim=1)
+        products[split] = [torch.einsum("lnd,mnd->nlm", a, b).clone() for a, b in ((u, v), (u, u), (v, v))]
+
+    def mixed_cosines(weights: Tensor, split: str) -> Tensor:  # (2 L + 1,) -> (N,)
+        uv, uu, vv = (torch.einsum("l,nlm,m->n", weights, one, weights) for one in products[split])
+        return uv / (uu * vv).sqrt()
+
+    def score(weights: Tensor) -> dict[str, float]:
+        return {
+            split: 100 * spearman(mixed_cosines(weights, split).numpy(), gold[split])
+            for split in ("dev", "test")
+        }
+
+    singles = torch.eye(2 * num_states - 1)
+    scored = [score(weights) for weights in singles]
+    best = max(range(num_states), key=lambda n: scored[n]["dev"])
+    best_value = max(range(num_states, len(singles)), key=lambda n: scored[n]["dev"])
+    logits = torch.zeros(num_states, requires_grad=True)
+    optimizer = torch.optim.Adam([logits], lr=0.05)
+    target = torch.from_numpy(gold["train"]).float() / 5
+    for _ in range(MIX_STEPS):
+        weights = torch.cat([logits.softmax(0), torch.zeros(num_states - 1)])
+        loss = (mixed_cosines(weights, "train") - target).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    learned = weights.detach()
+    return {
+        "the last layer": scored[num_states - 1],
+        "the best layer": {"layer": best} | scored[best],
+        "first and last": score(singles[0] + singles[num_states - 1]),
+        "all layers": score(singles[:num_states].sum(0)),
+        "learned weights": {"weights": learned[:num_states].tolist()} | score(learned),
+        "values, the best layer": {"layer": best_value - num_states} | scored[best_value],
+        "values, all layers": score(singles[num_states:].sum(0)),
+    }
 
 
 PARTS: dict[str, tuple[str, Callable[[Bench], dict[str, Any]]]] = {
     "layers": ("MiniLM", measure_layers),
+    "labels": ("MiniLM, labels", measure_labels),
     "blocks": ("blocks", measure_blocks),
     "twins": ("twins", measure_twins),
+    "base": ("all-mpnet-base-v2", measure_base),
+    "mixes": ("mixes", measure_mixes),
 }
 
 
@@ -374,7 +566,7 @@ def measure(args: argparse.Namespace) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     report = json.loads(args.json.read_text("utf-8")) if args.json.exists() else {}
     splits = {split: read_split(task, split) for split in ("train", "dev", "test")}
-    bench = Bench(args.out, args.minilm, draw_lines(args.text), splits)
+    bench = Bench(args.out, args.minilm, args.base, draw_lines(args.text), splits, report)
     for part in args.parts:
         name, measure_part = PARTS[part]
         result = json.loads(json.dumps(measure_part(bench)), parse_float=lambda text: round(float(text), 4))
@@ -672,6 +864,7 @@ def main() -> None:
     one = commands.add_parser("measure")
     one.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS])
     one.add_argument("--minilm", default="sentence-transformers/all-MiniLM-L6-v2")
+    one.add_argument("--base", default="sentence-transformers/all-mpnet-base-v2")
     one.add_argument("--text", type=Path, required=True, help="sentences to distill with, one a line")
     one.add_argument("--data-root")
     one.add_argument("--out", type=Path, required=True, help="folder of the records")
