@@ -81,7 +81,7 @@ FITS = {  # name -> changes of the recipe SHORT, objectives: one for each task
     "Adafactor": ({"optimizer": "adafactor"}, ["cosine_mse"]),
     "a frozen layer": ({"freeze_layers": 1}, ["cosine_mse"]),
     "a frozen encoder with a head": ({"freeze_layers": -1}, ["concat_head"]),
-    "all layers": ({"all_layers": "self-distill"}, ["cosine_mse"]),
+    "all layers": ({"all_layers": "widening"}, ["cosine_mse"]),
     "Matryoshka dimensions": ({"matryoshka_dims": (16,)}, ["multiple_negatives_ranking"]),
     "three tasks with PCGrad": (
         {"gradient_surgery": "pcgrad"},

@@ -51,7 +51,7 @@ JOBS = {
     "frozen encoder": f"train {PAIRS} --layer 3 --freeze-layers --objective concat_head",
     **{
         f"all layers, {way}": f"train {PAIRS} --layer 4 --all-layers {way}"
-        for way in ("mean", "sample", "self-distill")
+        for way in ("mean", "sample", "widening")
     },
     "matryoshka": f"train {PAIRS} --layer 3 --matryoshka-dims 16 64 --all-layers mean",
     "kept layers": f"train {PAIRS} --keep-layers 0,3,7",

@@ -112,21 +112,19 @@ def test_sample_is_the_full_embedding_and_another_one_which_changes():
     assert len(set(again)) == 1  # a seed decides
 
 
-def test_self_distillation_learns_the_labels_in_the_last_layer_alone():
-    model = tiny_model()
+def test_widening_trains_as_many_dimensions_of_a_layer_as_its_depth_allows():
+    model = tiny_model()  # 4 layers, 24 dimensions
     ids, target = pairs_of(model)
-    (parts, embed), objective = nested(model, ()), CosineMSE()
-    loss, embeddings = NestedLoss(objective, parts, "self-distill"), embedded(embed, ids)
-    *others, whole = parts.split(embeddings).values()
-    expected = objective(*whole.chunk(2), target) + sum(distillation_loss(u, whole, 0.0) for u in others) / 4
-    found = loss(*embeddings.chunk(2), target)
-    assert found.item() == pytest.approx(expected.item(), abs=1e-6)
-    leaf = embeddings.detach().requires_grad_()
-    loss(*leaf.chunk(2), target).backward()
-    alone = embeddings.detach()[:, -24:].requires_grad_()
-    objective(*alone.chunk(2), target).backward()
-    torch.testing.assert_close(leaf.grad[:, -24:], alone.grad)  # the teacher does not follow its students
-    assert leaf.grad[:, :24].abs().sum() > 0
+    parts, objective = SubEmbeddingSlices(24, num_layers=4, widening=True), CosineMSE()
+    embeddings = embedded(AllLayersEmbedder(model, parts), ids)
+    views = parts.split(embeddings)
+    assert list(views) == ["layer 1 first 6", "layer 2 first 12", "layer 3 first 18", ""]
+    states = model.encoder.hidden_states(*pack(ids).inputs)
+    for layer, view in enumerate(views.values(), 1):
+        torch.testing.assert_close(view, model.pool(states[layer], pack(ids))[:, : 6 * layer])
+    each = [objective(*view.chunk(2), target) for view in views.values()]
+    found = NestedLoss(objective, parts, "widening")(*embeddings.chunk(2), target)
+    assert found.item() == pytest.approx(sum(each).item() / 4, abs=1e-6)
 
 
 def test_first_dimensions_learn_the_cosines_of_a_wider_teacher():
@@ -157,15 +155,19 @@ def test_a_run_trains_every_layer_and_reports_each(all_layers, make_task):
 
     model = tiny_model()
     before = losses_of_cut(model)
+    is_widening = all_layers == "widening"
+    dims = None if is_widening else (8,)
     recipe = FineTuningRecipe(
-        epochs=30, batch_size=3, lr=3e-3, all_layers=all_layers, matryoshka_dims=(8,), precision="fp32"
+        epochs=30, batch_size=3, lr=3e-3, all_layers=all_layers, matryoshka_dims=dims, precision="fp32"
     )
     epochs = fit_with_options(model, make_task(CosineMSE()), recipe)
     [*_, (epoch, after)] = ((epoch, losses_of_cut(model)) for epoch in epochs)
-    if all_layers != "self-distill":  # there only the last one sees the labels
-        assert all(a < b for a, b in zip(after, before, strict=True)) and sum(after) < 0.8 * sum(before)
+    assert all(a < b for a, b in zip(after, before, strict=True)) and sum(after) < 0.8 * sum(before)
     assert after[-1] < 0.8 * before[-1]
     views = epoch.dev["sub_embeddings"]
+    if is_widening:
+        assert list(views) == ["layer 1 first 6", "layer 2 first 12", "layer 3 first 18"]
+        return
     assert list(views)[:2] == ["layer 0 first 8", "layer 0"] and list(views)[-1] == "layer 4 first 8"
     assert len(views) == 9 and epoch.dev.keys() == {"pairs", "spearman", "pearson", "sub_embeddings"}
 
@@ -219,6 +221,10 @@ def test_with_a_gradient_cache_the_gradient_is_the_same(make_task):
         ({"matryoshka_dims": (3, 3)}, "from 1 to 23"),
         ({"matryoshka_dims": (24,)}, "from 1 to 23"),
         ({"all_layers": "meen"}, "did you mean mean"),
+        (
+            {"all_layers": "widening", "matryoshka_dims": (8,)},
+            "all_layers widening: .*: leave out matryoshka_",
+        ),
         ({"all_layers": "mean", "freeze_layers": 1}, "all_layers and freeze_layers: give one of the two"),
     ],
 )
@@ -229,9 +235,10 @@ def test_options_that_do_not_fit_are_refused(options, message, make_task):
 
 def test_a_head_that_needs_all_dimensions_refuses_fewer(make_task):
     task = replace(TASKS["sicke"])
-    with pytest.raises(InputError, match="matryoshka_dims: the head of this task needs all dimensions"):
-        recipe = FineTuningRecipe(matryoshka_dims=(8,))
-        list(fit_with_options(tiny_model(), make_task(SoftmaxLoss(24, task)), recipe))
+    for option, value in (("matryoshka_dims", (8,)), ("all_layers", "widening")):
+        with pytest.raises(InputError, match=f"{option}: the head of this task needs all dimensions"):
+            recipe = FineTuningRecipe(**{option: value})
+            list(fit_with_options(tiny_model(), make_task(SoftmaxLoss(24, task)), recipe))
 
 
 @pytest.mark.parametrize("all_layers", ALL_LAYERS)

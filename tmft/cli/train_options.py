@@ -265,7 +265,8 @@ def add_all_layers_options(p: CommandLineParser) -> _ArgumentGroup:
     group.add_argument("--all-layers", choices=ALL_LAYERS, help="train the output of every kept layer in one "
                        "run, so that the model can be truncated later. mean: the mean of the losses of all "
                        "layers; sample: in each step the mean of the losses of the last layer and of a "
-                       "random one; self-distill: the other layers learn the embeddings of the last one; "
+                       "random one; widening: the mean of the losses of all layers, of which each has as "
+                       "many dimensions as its depth allows: layer 2 of 6 a third of them, the last one all; "
                        "default: only the output of the last kept layer is trained")
     group.add_argument("--matryoshka-dims", type=int, nargs="+", metavar="D", help="also train the first D "
                        "dimensions of the embedding, for each D, such as 64 128, so that they can be used "

@@ -3,7 +3,8 @@
 A sub-embedding is the embedding from one of the layers, or its first dimensions. The embeddings of all layers
 are concatenated in one tensor; the last one is that of the last layer, the full embedding.
 Source: Kusupati et al. 2022, arXiv:2205.13147 (Matryoshka: the first dimensions); Li et al. 2024,
-arXiv:2402.14776 (first dimensions of every layer).
+arXiv:2402.14776 (first dimensions of every layer); Zhuang et al. 2024, arXiv:2410.13230 (Starbucks: a fixed
+number of dimensions for each layer, here without its KL divergence, which changed nothing).
 
 Shapes: P examples of k texts, S texts, N examples of a split, D dimensions of an embedding, L layers,
 K sub-embeddings, width = (L + 1) D, or D if only the last layer is used.
@@ -18,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from tmft.errors import InputError
-from tmft.losses.distillation import EmbeddingDistillationConfig, distillation_loss
 from tmft.losses.objective import Objective
 
 Texts = tuple[Tensor, ...]  # one sub-embedding of each of the k texts of P examples: k of (P, size)
@@ -30,6 +30,7 @@ class SubEmbeddingSlices:
     D: number of dimensions of the full embedding.
     dims: increasing numbers below D; the first 64 dimensions are a sub-embedding if 64 is among them.
     num_layers: L; the embeddings of the hidden states 0 to L are concatenated. None: the last one only.
+    widening: instead of `dims`, layer n has one sub-embedding, its first D n / L dimensions; layer 0 none.
     seed: for the generator that `sample_loss` uses to choose sub-embeddings.
     Raises InputError if `dims` are not increasing numbers from 1 to D - 1.
     """
@@ -37,7 +38,14 @@ class SubEmbeddingSlices:
     random: Random
     width: int
 
-    def __init__(self, D: int, dims: Sequence[int] = (), num_layers: int | None = None, seed: int = 0):
+    def __init__(
+        self,
+        D: int,
+        dims: Sequence[int] = (),
+        num_layers: int | None = None,
+        seed: int = 0,
+        widening: bool = False,
+    ):
         sizes = [*dims, D]
         if sorted(set([0, *sizes])) != [0, *sizes]:
             numbers = " ".join(map(str, dims))
@@ -48,6 +56,8 @@ class SubEmbeddingSlices:
         self.slices: dict[str, slice] = {}  # "layer 3 first 64" and so on; "" is the full embedding
         layers = [None] if num_layers is None else range(num_layers + 1)
         for index, layer in enumerate(layers):
+            if widening and num_layers:
+                sizes = [D * index // num_layers] if index else []
             for size in sizes:
                 words = [f"layer {layer}"] * (layer is not None) + [f"first {size}"] * (size < D)
                 is_full = index == len(layers) - 1 and size == D
@@ -88,23 +98,9 @@ def sample_loss(loss: Callable[[Texts], Tensor], sub_embeddings: list[Texts], ra
     return (loss(sub_embeddings[-1]) + loss(random.choice(sub_embeddings[:-1]))) / 2
 
 
-def self_distill_loss(loss: Callable[[Texts], Tensor], sub_embeddings: list[Texts], random: Random) -> Tensor:
-    """Return the loss of the full embedding, plus a loss that distills it into all other sub-embeddings.
-
-    The second term is the mean of their `distillation_loss`, in which the full embedding is the teacher.
-    loss: returns the loss of one sub-embedding. sub_embeddings: all of them, the full one last.
-    random: not used.
-    """
-    teacher = torch.cat(sub_embeddings[-1]).detach()
-    students = [
-        distillation_loss(torch.cat(texts), teacher, EmbeddingDistillationConfig.similarity_weight)
-        for texts in sub_embeddings[:-1]
-    ]
-    return loss(sub_embeddings[-1]) + torch.stack(students).mean()
-
-
-# Name of a way to combine the losses -> its function.
-ALL_LAYERS = {"mean": mean_loss, "sample": sample_loss, "self-distill": self_distill_loss}
+# Name of a way to combine the losses -> its function. "widening" also chooses the sub-embeddings: see
+# SubEmbeddingSlices.
+ALL_LAYERS = {"mean": mean_loss, "sample": sample_loss, "widening": mean_loss}
 
 
 class NestedLoss(nn.Module):

@@ -169,13 +169,15 @@ def assemble_training(
 
     if recipe.all_layers or recipe.matryoshka_dims:
         num_layers = len(model.encoder.layers) if recipe.all_layers else None
-        sub_embeddings = SubEmbeddingSlices(model.dimensions, recipe.matryoshka_dims or (), num_layers, seed)
+        dims, widening = recipe.matryoshka_dims or (), recipe.all_layers == "widening"
+        sub_embeddings = SubEmbeddingSlices(model.dimensions, dims, num_layers, seed, widening)
         for name, single in tasks.items():
-            if recipe.matryoshka_dims and single.objective.has_head:
+            if (dims or widening) and single.objective.has_head:
+                option = "matryoshka_dims" if dims else "all_layers"
                 raise InputError(
-                    f"matryoshka_dims: the head of {name or 'this task'} needs all dimensions: "
+                    f"{option}: the head of {name or 'this task'} needs all dimensions: "
                     "choose an objective without a head",
-                    "matryoshka_dims",
+                    option,
                 )
             single.loss = NestedLoss(single.objective, sub_embeddings, recipe.all_layers or "mean")
         if recipe.all_layers:

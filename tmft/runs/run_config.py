@@ -62,6 +62,13 @@ class FineTuningRecipe(Recipe):
             check_choice(name, getattr(self, name), entries)
         if self.all_layers is not None:
             check_choice("all_layers", self.all_layers, ALL_LAYERS)
+        if self.all_layers == "widening" and self.matryoshka_dims:
+            raise InputError(
+                "all_layers widening: it says itself how many dimensions a layer has: leave out "
+                "`matryoshka_dims`",
+                "all_layers",
+                "matryoshka_dims",
+            )
         if self.quantization is not None:
             check_choice("quantization", self.quantization, NUMBER_RANGES)
         if self.mini_batch_size is not None:
