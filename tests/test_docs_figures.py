@@ -102,6 +102,10 @@ def test_embeddings_by_all_subsets_are_those_of_models_with_these_layers_or_bloc
         for subset, embeddings in zip(subsets, by_subset, strict=True):
             kept = layer_subsets.keep(blocks, subset)
             torch.testing.assert_close(embeddings, kept(batch), rtol=0, atol=0)
+        without_one = layer_subsets.embed_by_single_removals(blocks, batch)  # (4, 2, D)
+        for removed, embeddings in enumerate(without_one):
+            kept = layer_subsets.keep(blocks, tuple(n for n in range(4) if n != removed))
+            torch.testing.assert_close(embeddings, kept(batch), rtol=0, atol=0)
     worth = [3.0, -1.0, 0.5, 2.0]
     scores = np.array([10 + sum(worth[n] for n in subset) for subset in subsets])
     np.testing.assert_allclose(layer_subsets.worth_of_layers(subsets, scores, 4), worth, atol=1e-9)

@@ -17,9 +17,6 @@ chooses a subset; its regret is the points of dev Spearman x 100 by which this i
 of that size. Its interval is a bootstrap over the pairs of dev, in which the best subset is chosen anew
 each time.
 
-labels: the same subsets, fine-tuned on the labeled pairs of STSB by LABEL_RECIPE in place of the
-distillation, with seed 0, and the same judgement of the rules.
-
 blocks: every subset of MiniLM's 12 blocks, 6 of attention and 6 of feed-forward, without training. A block is
 removed with its residual connection and its LayerNorm, so that both blocks of a layer together are the layer.
 They are scored on BLOCK_PAIRS pairs of dev: of 750, drawn by seed 0, the first in the order of the file,
@@ -27,16 +24,14 @@ which are captions of images and posts of forums. (All 750, with news, were plan
 too busy.) Healed: the best subset with at most the parameters of 2 and of 3 layers.
 
 twins: every subset of the 8 layers of four small models of one ancestor that differ in what they were trained
-on last, with mean pooling, without training; and TWIN_SAMPLE of them, drawn by seed 0, of the two that went
-on with masked and with replaced tokens, fine-tuned on STSB by TWIN_RECIPE. The worth of a layer, or of a
-block, is what a least-squares fit of the scores of the subsets on "layer n is kept" gives it. The interval is
-a bootstrap over pairs, and over the subsets where they are a sample; both models of a difference have the
-same ones.
+on last, with mean pooling, without training. The worth of a layer, or of a block, is what a least-squares fit
+of the scores of all subsets on "layer n is kept" gives it. The interval is a bootstrap over pairs, which are
+the same for both models of a difference.
 
 base: all-mpnet-base-v2 with 3 and with 6 of its 12 layers, without training and healed: the first, the last,
 the evenly spaced ones, and those that greedy removal leaves, which sees BLOCK_PAIRS pairs of dev.
 
-mixes: the embeddings of MiniLM, of all-mpnet-base-v2 and of the same two twins, made of several layers,
+mixes: the embeddings of MiniLM, of all-mpnet-base-v2 and of two twins, made of several layers,
 without training the model: the best layer by dev, the mean of the first and the last, and of all; a weight
 for each layer (a softmax, as in ELMo, Peters et al. 2018), learned from the labeled pairs of STSB train by
 MIX_STEPS steps on all of them at once, from equal weights; and the value vectors of the attention in place of
@@ -67,7 +62,6 @@ from tmft.datasets.task_lookup import get_task, read_split
 from tmft.distillation import DEFAULT_RECIPE, space_layers_evenly
 from tmft.formatting import markdown_table
 from tmft.io.atomic import write_file
-from tmft.losses.cosine import CosineMSE
 from tmft.losses.distillation import EmbeddingDistillation
 from tmft.metrics import cosines, spearman
 from tmft.models.bert import Layer
@@ -77,19 +71,16 @@ from tmft.reports.drawing import line_style, save_figure
 from tmft.serving.quantization import set_encode_precision
 from tmft.speed.prepacked_weights import prepacked_weights
 from tmft.tasks import TASKS
-from tmft.training.loop import Recipe, fit
+from tmft.training.loop import fit
 from tmft.training.task import TrainingTask
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES = 5_000
 HEALING = replace(DEFAULT_RECIPE, epochs=1, batch_size=64, precision="bf16")
-LABEL_RECIPE = Recipe(epochs=1, lr=1e-4, precision="bf16")
-TWIN_RECIPE = Recipe(epochs=1, lr=3e-4, precision="bf16")
-TWIN_SAMPLE = 60
-MIX_STEPS = 300
 TWINS = ("mlm", "mlm-then-mlm", "mlm-then-rtd", "mlm-then-clm")
 COMPARED_TWINS = ("mlm-then-mlm", "mlm-then-rtd")
 RULE_SENTENCES = 1000  # of the training split, without their scores, for the rules that look at hidden states
+MIX_STEPS = 300
 BOOTSTRAPS = 1000
 TWIN_BOOTSTRAPS = 200  # each scores all 256 subsets of two models
 BLOCK_PAIRS = 450
@@ -104,7 +95,6 @@ class Bench:
     """What all parts share: the data of STSB, the text to heal with, and the folder of the records.
 
     minilm, base: hub ids or folders of the models. lines: LINES lines of the text to heal with.
-    report: the results of the other parts, the content of --json.
     """
 
     out: Path
@@ -112,7 +102,6 @@ class Bench:
     base: str
     lines: list[str]
     splits: dict[str, Examples]
-    report: dict[str, Any]
 
     @property
     def dev_scores(self) -> np.ndarray:
@@ -158,17 +147,6 @@ class Bench:
             return self.score(student.eval(), teacher_cosine=epoch.dev["teacher_cosine"])
 
         return self.record(f"{name}-healed-{join(subset)}-{seed}", make)
-
-    def fine_tune(self, name: str, model: SentenceEncoder, subset: Subset, recipe: Recipe) -> dict[str, Any]:
-        """Return the scores of these layers after fine-tuning on the labeled pairs of STSB."""
-
-        def make() -> dict[str, Any]:
-            student = keep(model, subset)
-            torch.manual_seed(0)
-            list(fit(student, TrainingTask(TASKS["stsb"], CosineMSE(), self.splits), recipe))
-            return self.score(student.eval())
-
-        return self.record(f"{name}-tuned-{join(subset)}", make)
 
     def array(self, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
         """Return the array of this name, which is made only if the folder does not have it."""
@@ -332,22 +310,6 @@ def without_cosines(record: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in record.items() if key != "cosines"}
 
 
-def measure_labels(bench: Bench) -> dict[str, Any]:
-    """Return the scores of all subsets of MiniLM's layers, fine-tuned on labels, and judge the rules."""
-    model = SentenceEncoder.from_pretrained(bench.minilm)
-    untrained = {
-        tuple(one["layers"]): one["dev"]
-        for one in bench.report["MiniLM"]["subsets"]
-        if one["training"] == "none"
-    }
-    evidence = collect_evidence(model, bench.splits["train"].sentences[:RULE_SENTENCES], untrained)
-    subsets = [*untrained]
-    records = [bench.fine_tune("minilm", model, subset, LABEL_RECIPE) for subset in subsets]
-    predicted = np.array([one["cosines"] for one in records])
-    listed = [{"layers": s} | without_cosines(one) for s, one in zip(subsets, records, strict=True)]
-    return {"subsets": listed, "rules": judge_rules(evidence, subsets, predicted, bench.dev_scores)}
-
-
 def measure_blocks(bench: Bench) -> dict[str, Any]:
     """Return the scores of all subsets of MiniLM's attention and feed-forward blocks."""
     blocks = split_into_blocks(SentenceEncoder.from_pretrained(bench.minilm))
@@ -379,21 +341,7 @@ def measure_twins(bench: Bench) -> dict[str, Any]:
         predicted[name] = bench.cosines_of_all_subsets(f"{name}-none", model)
     scores = {name: spearman_rows(cosine, bench.dev_scores).tolist() for name, cosine in predicted.items()}
     compared = {name: predicted[name] for name in COMPARED_TWINS}
-    worth = compare_worth(compared, bench.dev_scores, binary_order(8), TWIN_BOOTSTRAPS)
-
-    sample = random.Random(0).sample([*all_subsets(8)], TWIN_SAMPLE)
-    records = {}
-    for name in COMPARED_TWINS:
-        model = SentenceEncoder.from_pretrained(ROOT / "data/twins" / name, pooling="mean")
-        records[name] = [bench.fine_tune(name, model, subset, TWIN_RECIPE) for subset in sample]
-    tuned = {name: np.array([one["cosines"] for one in of_twin]) for name, of_twin in records.items()}
-    return {
-        "dev": scores,
-        "worth": worth,
-        "sample": sample,
-        "tuned": {name: [without_cosines(one) for one in of_twin] for name, of_twin in records.items()},
-        "worth tuned": compare_worth(tuned, bench.dev_scores, sample, BOOTSTRAPS, draw_subsets=True),
-    }
+    return {"dev": scores, "worth": compare_worth(compared, bench.dev_scores)}
 
 
 def worth_of_layers(subsets: Sequence[Subset], scores: np.ndarray, num_layers: int) -> np.ndarray:
@@ -402,36 +350,25 @@ def worth_of_layers(subsets: Sequence[Subset], scores: np.ndarray, num_layers: i
     return np.linalg.lstsq(kept, scores)[0][1:]
 
 
-def compare_worth(
-    predicted: dict[str, np.ndarray],
-    gold: np.ndarray,
-    subsets: list[Subset],
-    bootstraps: int,
-    draw_subsets: bool = False,
-) -> dict[str, list[list[float]]]:
+def compare_worth(predicted: dict[str, np.ndarray], gold: np.ndarray) -> dict[str, list[list[float]]]:
     """Return {model: worth of each of the 8 layers, with its 95 % interval}, and that of the difference.
 
-    predicted: {model: (M, N), the cosines of the N pairs of dev by the M subsets}, for two models. The
-    difference is that of the second model minus that of the first one. draw_subsets: the bootstrap draws
-    subsets, too, because they are a sample.
+    predicted: {model: (256, N), the cosines of the N pairs of dev by all subsets}, for two models. The
+    difference is that of the second model minus that of the first one.
     """
+    subsets, N = binary_order(8), len(gold)
 
-    def estimate(chosen: np.ndarray, pairs: np.ndarray) -> np.ndarray:  # (3, 8)
-        some = [subsets[index] for index in chosen]
+    def estimate(pairs: np.ndarray) -> np.ndarray:  # (3, 8)
         first, second = (
-            worth_of_layers(some, spearman_rows(cosine[chosen][:, pairs], gold[pairs]), 8)
+            worth_of_layers(subsets, spearman_rows(cosine[:, pairs], gold[pairs]), 8)
             for cosine in predicted.values()
         )
         return np.stack([first, second, second - first])
 
     generator = np.random.default_rng(0)
-    everything, N = np.arange(len(subsets)), len(gold)
-    samples = []
-    for _ in range(bootstraps):
-        chosen = generator.choice(everything, len(everything)) if draw_subsets else everything
-        samples.append(estimate(chosen, generator.integers(0, N, N)))
+    samples = [estimate(generator.integers(0, N, N)) for _ in range(TWIN_BOOTSTRAPS)]
     low, high = np.quantile(samples, [0.025, 0.975], axis=0)
-    values = np.stack([estimate(everything, np.arange(N)), low, high], -1)  # (3, 8, 3)
+    values = np.stack([estimate(np.arange(N)), low, high], -1)  # (3, 8, 3)
     return dict(zip([*predicted, "difference"], values.tolist(), strict=True))
 
 
@@ -552,7 +489,6 @@ def mix_layers(bench: Bench, path: str) -> dict[str, Any]:
 
 PARTS: dict[str, tuple[str, Callable[[Bench], dict[str, Any]]]] = {
     "layers": ("MiniLM", measure_layers),
-    "labels": ("MiniLM, labels", measure_labels),
     "blocks": ("blocks", measure_blocks),
     "twins": ("twins", measure_twins),
     "base": ("all-mpnet-base-v2", measure_base),
@@ -566,7 +502,7 @@ def measure(args: argparse.Namespace) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     report = json.loads(args.json.read_text("utf-8")) if args.json.exists() else {}
     splits = {split: read_split(task, split) for split in ("train", "dev", "test")}
-    bench = Bench(args.out, args.minilm, args.base, draw_lines(args.text), splits, report)
+    bench = Bench(args.out, args.minilm, args.base, draw_lines(args.text), splits)
     for part in args.parts:
         name, measure_part = PARTS[part]
         result = json.loads(json.dumps(measure_part(bench)), parse_float=lambda text: round(float(text), 4))
@@ -807,12 +743,38 @@ def twin_table(models: dict[str, Any]) -> str:
     return markdown_table(rows)
 
 
+def base_table(models: dict[str, Any]) -> str:
+    """Return the table of what four rules keep of the base-size model."""
+    rows = [["rule", "layers", "dev, without training", "dev, healed", "test, healed"]]
+    records = models["all-mpnet-base-v2"]["subsets"]
+    for untrained, healed in zip(records[::2], records[1::2], strict=True):
+        scores = [untrained["dev"], healed["dev"], healed["test"]]
+        kept = ", ".join(map(str, healed["layers"]))
+        rows.append([healed["rule"], kept, *(f"{score:.2f}" for score in scores)])
+    return markdown_table(rows)
+
+
+def mix_table(models: dict[str, Any]) -> str:
+    """Return the table of embeddings that are made of several layers: dev and test of each model."""
+    mixes = models["mixes"]
+    rows = [["embedding", *mixes]]
+    for name in mixes["MiniLM"]:
+        cells = []
+        for model in mixes.values():
+            layer = f" ({model[name]['layer']})" if "layer" in model[name] else ""
+            cells.append(f"{model[name]['dev']:.2f}, {model[name]['test']:.2f}{layer}")
+        rows.append([name, *cells])
+    return markdown_table(rows)
+
+
 TABLES: tuple[Callable[[dict[str, Any]], str], ...] = (
     size_table,
     rule_table,
     removal_table,
     block_worth_table,
     twin_table,
+    base_table,
+    mix_table,
 )
 
 
