@@ -17,6 +17,9 @@ chooses a subset; its regret is the points of dev Spearman x 100 by which this i
 of that size. Its interval is a bootstrap over the pairs of dev, in which the best subset is chosen anew
 each time.
 
+labels: the same subsets, fine-tuned on the labeled pairs of STSB by LABEL_RECIPE in place of the
+distillation, with seed 0, and the same judgement of the rules.
+
 blocks: every subset of MiniLM's 12 blocks, 6 of attention and 6 of feed-forward, without training. A block is
 removed with its residual connection and its LayerNorm, so that both blocks of a layer together are the layer.
 They are scored on BLOCK_PAIRS pairs of dev: of 750, drawn by seed 0, the first in the order of the file,
@@ -62,6 +65,7 @@ from tmft.datasets.task_lookup import get_task, read_split
 from tmft.distillation import DEFAULT_RECIPE, space_layers_evenly
 from tmft.formatting import markdown_table
 from tmft.io.atomic import write_file
+from tmft.losses.cosine import CosineMSE
 from tmft.losses.distillation import EmbeddingDistillation
 from tmft.metrics import cosines, spearman
 from tmft.models.bert import Layer
@@ -71,12 +75,13 @@ from tmft.reports.drawing import line_style, save_figure
 from tmft.serving.quantization import set_encode_precision
 from tmft.speed.prepacked_weights import prepacked_weights
 from tmft.tasks import TASKS
-from tmft.training.loop import fit
+from tmft.training.loop import Recipe, fit
 from tmft.training.task import TrainingTask
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES = 5_000
 HEALING = replace(DEFAULT_RECIPE, epochs=1, batch_size=64, precision="bf16")
+LABEL_RECIPE = Recipe(epochs=1, lr=1e-4, precision="bf16")
 TWINS = ("mlm", "mlm-then-mlm", "mlm-then-rtd", "mlm-then-clm")
 COMPARED_TWINS = ("mlm-then-mlm", "mlm-then-rtd")
 RULE_SENTENCES = 1000  # of the training split, without their scores, for the rules that look at hidden states
@@ -95,6 +100,7 @@ class Bench:
     """What all parts share: the data of STSB, the text to heal with, and the folder of the records.
 
     minilm, base: hub ids or folders of the models. lines: LINES lines of the text to heal with.
+    report: the results of the other parts, the content of --json.
     """
 
     out: Path
@@ -102,6 +108,7 @@ class Bench:
     base: str
     lines: list[str]
     splits: dict[str, Examples]
+    report: dict[str, Any]
 
     @property
     def dev_scores(self) -> np.ndarray:
@@ -147,6 +154,17 @@ class Bench:
             return self.score(student.eval(), teacher_cosine=epoch.dev["teacher_cosine"])
 
         return self.record(f"{name}-healed-{join(subset)}-{seed}", make)
+
+    def fine_tune(self, name: str, model: SentenceEncoder, subset: Subset) -> dict[str, Any]:
+        """Return the scores of these layers after fine-tuning on the labeled pairs of STSB."""
+
+        def make() -> dict[str, Any]:
+            student = keep(model, subset)
+            torch.manual_seed(0)
+            list(fit(student, TrainingTask(TASKS["stsb"], CosineMSE(), self.splits), LABEL_RECIPE))
+            return self.score(student.eval())
+
+        return self.record(f"{name}-tuned-{join(subset)}", make)
 
     def array(self, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
         """Return the array of this name, which is made only if the folder does not have it."""
@@ -308,6 +326,22 @@ def measure_layers(bench: Bench) -> dict[str, Any]:
 def without_cosines(record: dict[str, Any]) -> dict[str, Any]:
     """Return what --json holds of a record."""
     return {key: value for key, value in record.items() if key != "cosines"}
+
+
+def measure_labels(bench: Bench) -> dict[str, Any]:
+    """Return the scores of all subsets of MiniLM's layers, fine-tuned on labels, and judge the rules."""
+    model = SentenceEncoder.from_pretrained(bench.minilm)
+    untrained = {
+        tuple(one["layers"]): one["dev"]
+        for one in bench.report["MiniLM"]["subsets"]
+        if one["training"] == "none"
+    }
+    evidence = collect_evidence(model, bench.splits["train"].sentences[:RULE_SENTENCES], untrained)
+    subsets = [*untrained]
+    records = [bench.fine_tune("minilm", model, subset) for subset in subsets]
+    predicted = np.array([one["cosines"] for one in records])
+    listed = [{"layers": s} | without_cosines(one) for s, one in zip(subsets, records, strict=True)]
+    return {"subsets": listed, "rules": judge_rules(evidence, subsets, predicted, bench.dev_scores)}
 
 
 def measure_blocks(bench: Bench) -> dict[str, Any]:
@@ -489,6 +523,7 @@ def mix_layers(bench: Bench, path: str) -> dict[str, Any]:
 
 PARTS: dict[str, tuple[str, Callable[[Bench], dict[str, Any]]]] = {
     "layers": ("MiniLM", measure_layers),
+    "labels": ("MiniLM, labels", measure_labels),
     "blocks": ("blocks", measure_blocks),
     "twins": ("twins", measure_twins),
     "base": ("all-mpnet-base-v2", measure_base),
@@ -502,7 +537,7 @@ def measure(args: argparse.Namespace) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     report = json.loads(args.json.read_text("utf-8")) if args.json.exists() else {}
     splits = {split: read_split(task, split) for split in ("train", "dev", "test")}
-    bench = Bench(args.out, args.minilm, args.base, draw_lines(args.text), splits)
+    bench = Bench(args.out, args.minilm, args.base, draw_lines(args.text), splits, report)
     for part in args.parts:
         name, measure_part = PARTS[part]
         result = json.loads(json.dumps(measure_part(bench)), parse_float=lambda text: round(float(text), 4))
@@ -664,7 +699,8 @@ def judge_rules(evidence: Evidence, subsets: list[Subset], predicted: np.ndarray
 def rule_table(models: dict[str, Any]) -> str:
     """Return the table of the rules as Markdown: the layers that each keeps, and its regret."""
     healed, untrained = (models["MiniLM"]["rules"][training] for training in ("healed", "none"))
-    rows = [["rule", "three layers", "regret", "95 %", "p", "without training"]]
+    tuned = models["MiniLM, labels"]["rules"]
+    rows = [["rule", "three layers", "regret", "95 %", "p", "without training", "fine-tuned on labels"]]
     for name in sorted(RULES, key=lambda name: healed[name]["mean"]):
         one = healed[name]
         low, high = one["interval"]
@@ -675,27 +711,36 @@ def rule_table(models: dict[str, Any]) -> str:
             f"{low:.2f} to {high:.2f}",
             f"{one['p']:.3f}",
             f"{untrained[name]['mean']:.2f}",
+            f"{tuned[name]['mean']:.2f}",
         ])  # fmt: skip
-    chance = [f"{judged['random choice']['mean']:.2f}" for judged in (healed, untrained)]
-    rows.append(["random choice", "", chance[0], "", "", chance[1]])
+    chance = [f"{judged['random choice']['mean']:.2f}" for judged in (healed, untrained, tuned)]
+    rows.append(["random choice", "", chance[0], "", "", *chance[1:]])
     return markdown_table(rows)
 
 
 def size_table(models: dict[str, Any]) -> str:
-    """Return the table of MiniLM by number of layers: the best subset, the first, the evenly spaced ones."""
+    """Return the table of MiniLM's healed layers by their number."""
     records = models["MiniLM"]["subsets"]
-    scores = {(r["training"], tuple(r["layers"])): r for r in records if r["seed"] == 0}
+    return table_by_size([r for r in records if r["training"] == "healed" and r["seed"] == 0])
+
+
+def label_table(models: dict[str, Any]) -> str:
+    """Return the table of MiniLM's layers, fine-tuned on labels, by their number."""
+    return table_by_size(models["MiniLM, labels"]["subsets"])
+
+
+def table_by_size(records: list[dict[str, Any]]) -> str:
+    """Return a table by number of layers: the best subset, the first, the evenly spaced ones."""
+    scores = {tuple(r["layers"]): r for r in records}
     rows = [["layers kept", "best by dev", "dev", "test", "evenly spaced", "first", "median", "worst"]]
     for size in range(1, 7):
-        of_size = {
-            s: r["dev"] for (training, s), r in scores.items() if training == "healed" and len(s) == size
-        }
+        of_size = {s: r["dev"] for s, r in scores.items() if len(s) == size}
         best = max(of_size, key=of_size.__getitem__)
         named = [of_size[tuple(space_layers_evenly(size, 6))], of_size[tuple(range(size))]]
         rows.append([
             str(size),
             ", ".join(map(str, best)),
-            *(f"{scores['healed', best][split]:.2f}" for split in ("dev", "test")),
+            *(f"{scores[best][split]:.2f}" for split in ("dev", "test")),
             *(f"{score:.2f}" for score in [*named, np.median([*of_size.values()]), min(of_size.values())]),
         ])  # fmt: skip
     return markdown_table(rows)
@@ -770,6 +815,7 @@ def mix_table(models: dict[str, Any]) -> str:
 TABLES: tuple[Callable[[dict[str, Any]], str], ...] = (
     size_table,
     rule_table,
+    label_table,
     removal_table,
     block_worth_table,
     twin_table,
