@@ -303,7 +303,9 @@ def main():
         default=["distillation", "distillation, again", "contrastive", "mlm", "clm"],
         help="the trainings of memory",
     )
-    p.add_argument("--environments", type=Path, metavar="FOLDER", help="where engines keeps environments")
+    p.add_argument(
+        "--environments", type=Path, metavar="FOLDER", help="folder of the environments of engines"
+    )
     p.add_argument(
         "--engines", nargs="+", metavar="WORDS", help="only engines with these words in their name"
     )
@@ -321,9 +323,8 @@ def main():
     if args.benchmark == "engines" and args.environments is None:
         p.error("name a folder for 12 GB of environments and converted models with --environments")
     print_machine()
-    for name in (
-        [name for name in BENCHES if name != "engines"] if args.benchmark == "all" else [args.benchmark]
-    ):
+    every_part = [name for name in BENCHES if name != "engines"]
+    for name in every_part if args.benchmark == "all" else [args.benchmark]:
         print(f"\n== {name}")
         BENCHES[name](args)
 

