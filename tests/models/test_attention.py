@@ -192,6 +192,25 @@ def test_one_sentence_in_each_row_needs_no_mask():
     assert make_attention_bias(ids, torch.float32, 598, 0) == LongRowMask(None, 598, 0)
 
 
+def test_a_short_sentence_alone_needs_no_mask_in_16_bits():
+    ids = torch.tensor([[5] * 9])
+    assert make_attention_bias(ids, torch.bfloat16) == LongRowMask(None)
+    assert make_attention_bias(ids, torch.bfloat16, 3, 3) == LongRowMask(None, 3, 3)
+    for several in (ids.expand(2, 9), torch.tensor([[1] * 4 + [2] * 5])):
+        expected = block_diagonal_mask(several, torch.bfloat16)
+        assert torch.equal(make_attention_bias(several, torch.bfloat16)[:, 0], expected)
+    assert torch.is_tensor(make_attention_bias(ids, torch.float32))
+
+
+@pytest.mark.parametrize("span", [(None, None), (None, 0), (3, 3), (0, 0)])
+def test_a_short_sentence_alone_in_16_bits_has_nearly_the_values_of_float32(span):
+    ids, inputs = torch.ones(1, 20, dtype=torch.int64), random_qkv(1, 20)
+    rounded = [x.detach().bfloat16() for x in inputs]
+    out = long_row_attention(*rounded, make_attention_bias(ids, torch.bfloat16, *span), scale=0.7)
+    exact = explicit(*(x.float() for x in rounded), ids, *span, scale=0.7)
+    torch.testing.assert_close(out.float(), exact, rtol=0, atol=0.02)
+
+
 def test_a_graph_that_is_exported_has_one_form_of_the_mask_for_all_lengths():
     class Mask(torch.nn.Module):
         def forward(self, ids):

@@ -6,6 +6,7 @@ from conftest import SENTENCES, tiny_model
 
 import tmft.speed.matmul
 from tmft.speed.matmul import BACKEND, fast_matmul, onednn_is_exact
+from tmft.speed.prepacked_weights import uses_onednn
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +57,12 @@ def test_the_permission_ends_with_the_context(monkeypatch):
     model.encode(SENTENCES)  # small products are left to MKL
     monkeypatch.setattr(tmft.speed.prepacked_weights, "MIN_MULTIPLICATIONS", 0)
     model.encode(SENTENCES)
+    if uses_onednn(torch.zeros(1, 1)):
+        with model.constant_weights():
+            model.encode([f"{text} {number}" for text in SENTENCES for number in range(50)])
+            model.encode(SENTENCES)  # only the products of attention are not prepacked, and they are small
+        assert inside[-2:] == ["bf16", before]
+        del inside[2:]
     with pytest.raises(ZeroDivisionError), fast_matmul():
         1 / 0  # noqa: B018
     assert inside == [before, "bf16"] and BACKEND.fp32_precision == before

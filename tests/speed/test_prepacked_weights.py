@@ -1,6 +1,7 @@
 """Prepacked weights: the embeddings are the same, and the model is unchanged afterwards."""
 
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,22 +9,32 @@ import torch
 from conftest import SENTENCES, tiny_model
 from torch import nn
 
+from tmft.models.bert import SelfAttention
 from tmft.speed import prepacked_weights as prepacking
 from tmft.speed.prepacked_weights import fast_encoding, prepacked_weights, uses_onednn
 
 
 @pytest.fixture
 def products(monkeypatch):
-    """Prepack for any number of tokens; return the list of the shapes of all inputs of prepacked_linear."""
-    shapes, prepacked_linear = [], prepacking.prepacked_linear
+    """Prepack for any number of tokens; return the list of the shapes of the inputs of all products."""
+    shapes = []
     monkeypatch.setattr(prepacking, "MIN_TOKENS", 0)
 
-    def counted(module, weight, x):
+    def count(product, module, weight, x):
         shapes.append(tuple(x.shape))
-        return prepacked_linear(module, weight, x)
+        return product(module, weight, x)
 
-    monkeypatch.setattr(prepacking, "prepacked_linear", counted)
+    for name in ("prepacked_linear", "prepacked_projections"):
+        monkeypatch.setattr(prepacking, name, partial(count, getattr(prepacking, name)))
     return shapes
+
+
+def count_products(model):
+    """The number of linear layers of an encoder, where queries, keys and values count as one."""
+    parts = [*model.encoder.modules()]
+    return sum(isinstance(part, nn.Linear) for part in parts) - 2 * sum(
+        isinstance(part, SelfAttention) for part in parts
+    )
 
 
 needs_onednn = pytest.mark.skipif(
@@ -35,8 +46,8 @@ needs_onednn = pytest.mark.skipif(
 @needs_onednn
 def test_embeddings_are_the_same_and_weights_can_change_between_calls(products):
     model = tiny_model()
-    plain, linears = model.encode(SENTENCES), sum(isinstance(m, nn.Linear) for m in model.encoder.modules())
-    assert len(products) == linears  # one batch
+    plain = model.encode(SENTENCES)
+    assert len(products) == count_products(model)  # one batch
     with torch.inference_mode():
         for part in model.encoder.modules():
             if isinstance(part, nn.Linear):
@@ -46,7 +57,7 @@ def test_embeddings_are_the_same_and_weights_can_change_between_calls(products):
     assert np.abs(changed - plain).max() > 0.01
     prepacking.MIN_TOKENS = 10**9
     np.testing.assert_allclose(model.encode(SENTENCES), changed, rtol=0, atol=1e-6)
-    assert len(products) == 2 * linears
+    assert len(products) == 2 * count_products(model)
 
 
 @needs_onednn
@@ -71,7 +82,7 @@ def test_constant_weights_are_prepacked_once_for_several_calls(products, monkeyp
     assert len(products) == 2 * len(weights)
     for vectors in embeddings:
         np.testing.assert_array_equal(vectors, plain)
-    assert not any("forward" in vars(part) for part in model.modules())
+    assert not any({"forward", "project", "is_prepacked"} & {*vars(part)} for part in model.modules())
 
 
 @needs_onednn

@@ -30,6 +30,8 @@ from tmft.speed.dropout import Dropout
 # scaled_dot_product_attention was faster than attention written out from about 300 tokens on in float32; in
 # bfloat16, computed in float32, from about 600 on.
 LONG_ROW = 512
+# A row of one sentence of at most so many tokens is also faster this way, if it is bfloat16.
+SHORT_ROW = 32
 LARGE_BLOCK = 1024  # queries in a block that attends to whole sentences; torch is slower below 768
 SMALL_BLOCK = 256  # queries in a block that attends to neighbors, or that is written out because of dropout
 
@@ -158,4 +160,5 @@ def computes_in_float32(v: Tensor) -> bool:
     On CPUs without AMX, torch's kernel for long rows takes twice as long in bfloat16 as in float32.
     """
     has_amx = torch.cpu.get_capabilities().get("amx_bf16", False)
-    return v.device.type == "cpu" and v.dtype in (torch.bfloat16, torch.float16) and not has_amx
+    is_short = v.shape[-2] <= SHORT_ROW
+    return v.device.type == "cpu" and v.dtype.itemsize == 2 and not (has_amx or is_short)

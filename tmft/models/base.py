@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmft.errors import InputError
-from tmft.models.attention import LONG_ROW, LongRowMask
+from tmft.models.attention import LONG_ROW, SHORT_ROW, LongRowMask
 
 UNLIMITED_LENGTH = 1 << 20  # max_position_embeddings of models without position embeddings, in tokens
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -234,14 +234,17 @@ def make_attention_bias(
     """Return the mask for the attention of a layer, the same for all heads.
 
     It is the one of block_diagonal_mask, (B, 1, T, T) in dtype. For long rows, in which it would take too
-    much memory, it is a LongRowMask. The parameters are those of block_diagonal_mask.
+    much memory, it is a LongRowMask; also for a single short sentence in 16 bits, because torch's kernel is
+    faster than attention written out. The parameters are those of block_diagonal_mask.
     """
-    T = attention_mask.shape[1]
     # A graph is exported with one value of T and used with others, so its mask must not depend on T.
-    if torch.compiler.is_compiling() or T <= LONG_ROW:
+    is_graph, (B, T) = torch.compiler.is_compiling(), attention_mask.shape
+    is_long = not is_graph and T > LONG_ROW
+    is_short_row = not is_graph and B == 1 and T <= SHORT_ROW and dtype.itemsize == 2
+    one_sentence = (is_long or is_short_row) and bool((attention_mask == attention_mask[:, :1]).all())
+    if not (is_long or one_sentence):
         return block_diagonal_mask(attention_mask, dtype, before=before, after=after)[:, None]
     before, after = (None if span is None or span >= T - 1 else span for span in (before, after))
-    one_sentence = bool((attention_mask == attention_mask[:, :1]).all())
     return LongRowMask(None if one_sentence else attention_mask, before, after)
 
 

@@ -7,6 +7,7 @@ rounding.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from typing import Any, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,8 @@ from tmft.speed.matmul import fast_matmul, onednn_is_exact
 MIN_TOKENS = 4096  # for fewer tokens, prepacking costs too much: as much as encoding some 1,000 tokens
 # Smaller products are left to MKL, which begins one in 1 microsecond; oneDNN takes 12.
 MIN_MULTIPLICATIONS = 10**6
+# So are the products of attention, if there are fewer tokens. With prepacked weights, there are no others.
+MIN_ATTENTION_TOKENS = 128
 MAX_PREPACKED_BYTES = 2**30  # larger models are not prepacked, because their weights would be copied
 
 
@@ -33,8 +36,9 @@ def fast_encoding(model: nn.Module, token_ids: Sequence[Sequence[int]], hidden_s
     # under autocast, products use a copy of the weights in 16 bits, which would not have the layout
     prepacks = num_tokens >= MIN_TOKENS and not torch.is_autocast_enabled("cpu")
     is_large = num_tokens * hidden_size**2 >= MIN_MULTIPLICATIONS
+    only_attention = "is_prepacked" in vars(model) and num_tokens < MIN_ATTENTION_TOKENS
     with (
-        fast_matmul() if is_large else nullcontext(),
+        fast_matmul() if is_large and not only_attention else nullcontext(),
         prepacked_weights(model) if prepacks else nullcontext(),
     ):
         yield
@@ -42,26 +46,57 @@ def fast_encoding(model: nn.Module, token_ids: Sequence[Sequence[int]], hidden_s
 
 @contextmanager
 def prepacked_weights(model: nn.Module) -> Iterator[None]:
-    """Inside a with block, each nn.Linear of a model uses a copy of its weight in oneDNN's memory layout.
+    """Inside a with block, linear layers of a model use copies of their weights in oneDNN's memory layout.
 
-    Without the copy, oneDNN would convert the weight in every call. The copies are freed at the end. Models
-    whose weights take more than MAX_PREPACKED_BYTES are not changed.
+    Without the copies, oneDNN would convert the weights in every call. Queries, keys and values are one
+    product, which is faster if there are few tokens. The copies are freed at the end. Models whose weights
+    take more than MAX_PREPACKED_BYTES are not changed.
     """
-    linears = [module for module in model.modules() if type(module) is nn.Linear]
-    # if an instance has its own forward, another thread in such a block or the caller has set it
-    modules = [module for module in linears if uses_onednn(module.weight) and "forward" not in vars(module)]
-    if sum(module.weight.nbytes for module in modules) > MAX_PREPACKED_BYTES:
-        modules = []
-    forwards = {}
-    for module in modules:
-        weight = torch.ops.mkldnn._reorder_linear_weight(module.weight.detach())
-        vars(module)["forward"] = forwards[module] = partial(prepacked_linear, module, weight)
+    products = list(find_products(model))
+    size = sum(linear.weight.nbytes for *_, linears in products for linear in linears)
+    if not 0 < size <= MAX_PREPACKED_BYTES:
+        yield
+        return
+    methods = []
+    for module, name, linears in products:
+        weight = torch.ops.mkldnn._reorder_linear_weight(torch.cat([one.weight.detach() for one in linears]))
+        if name == "forward":
+            method: Any = partial(prepacked_linear, linears[0], weight)
+        else:
+            method = partial(prepacked_projections, linears, weight)
+        vars(module)[name] = method
+        methods.append((module, name, method))
+    vars(model)["is_prepacked"] = True
     try:
         yield
     finally:
-        for module, forward in forwards.items():
-            if vars(module).get("forward") is forward:  # else another thread has set it
-                vars(module).pop("forward", None)
+        vars(model).pop("is_prepacked", None)
+        for module, name, method in methods:
+            if vars(module).get(name) is method:  # else another thread has set it
+                vars(module).pop(name, None)
+
+
+def find_products(model: nn.Module) -> Iterator[tuple[nn.Module, str, list[nn.Linear]]]:
+    """Yield (module, name, linears): a method of a module, and the linear layers whose outputs it returns.
+
+    It is `project` of an attention with query, key and value, and `forward` of any other nn.Linear. A module
+    that has such a method of its own is left out: another thread or the caller has set it.
+    """
+    found: set[nn.Module] = set()
+    for module in model.modules():  # an attention comes before the linear layers in it
+        name, parts = "forward", [module]
+        if hasattr(module, "project") and hasattr(module, "query"):
+            name, parts = "project", [getattr(module, part) for part in ("query", "key", "value")]
+        linears = [part for part in parts if can_prepack(part)]
+        if module not in found and len(linears) == len(parts):
+            found.update(linears)
+            if name not in vars(module):
+                yield module, name, linears
+
+
+def can_prepack(module: nn.Module) -> TypeGuard[nn.Linear]:
+    """Return whether a module is a linear layer whose product oneDNN should compute."""
+    return type(module) is nn.Linear and uses_onednn(module.weight) and "forward" not in vars(module)
 
 
 def prepacked_linear(module: nn.Linear, weight: Tensor, x: Tensor) -> Tensor:
@@ -72,6 +107,17 @@ def prepacked_linear(module: nn.Linear, weight: Tensor, x: Tensor) -> Tensor:
     if torch.is_autocast_enabled("cpu"):
         return F.linear(x, module.weight, module.bias)
     return torch.ops.mkldnn._linear_pointwise(x, weight, module.bias, "none", [], "")
+
+
+def prepacked_projections(linears: list[nn.Linear], weight: Tensor, x: Tensor) -> Sequence[Tensor]:
+    """Return the outputs of linear layers as one product, (..., out_features) each. x: (..., in_features).
+
+    weight: their weights, one below the other, in oneDNN's layout.
+    """
+    if torch.is_autocast_enabled("cpu"):
+        return [F.linear(x, one.weight, one.bias) for one in linears]
+    bias = torch.cat([one.bias for one in linears])
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "").chunk(len(linears), dim=-1)
 
 
 def uses_onednn(weight: Tensor) -> bool:
