@@ -11,11 +11,10 @@ Recipe and rules of each part were written down before it was computed. "Healed"
 from the whole model: LINES lines of the text, drawn by seed 0, and HEALING. Training and scoring are in
 bfloat16. Dev of STSB judges, test chooses nothing.
 
-layers: every subset of MiniLM's 6 layers, without training and healed, with seed 0. With seed 1 the first,
-the last and the evenly spaced layers and the three best of each size. For each number of layers, a rule
-chooses a subset; its regret is the points of dev Spearman x 100 by which this is worse than the best subset
-of that size. Its interval is a bootstrap over the pairs of dev, in which the best subset is chosen anew
-each time.
+layers: every subset of MiniLM's 6 layers, without training and healed, with seed 0 and with seed 1, which
+also has the mean of seven STS data sets. For each number of layers, a rule chooses a subset; its regret, with
+seed 0, is the points of dev Spearman x 100 by which this is worse than the best subset of that size. Its
+interval is a bootstrap over the pairs of dev, in which the best subset is chosen anew each time.
 
 labels: the same subsets, fine-tuned on the labeled pairs of STSB by LABEL_RECIPE in place of the
 distillation, with seed 0, and the same judgement of the rules.
@@ -27,9 +26,10 @@ which are captions of images and posts of forums. (All 750, with news, were plan
 too busy.) Healed: the best subset with at most the parameters of 2 and of 3 layers.
 
 twins: every subset of the 8 layers of four small models of one ancestor that differ in what they were trained
-on last, with mean pooling, without training. The worth of a layer, or of a block, is what a least-squares fit
-of the scores of all subsets on "layer n is kept" gives it. The interval is a bootstrap over pairs, which are
-the same for both models of a difference.
+on last, with mean pooling, without training; and TWIN_SAMPLE of them, drawn by seed 0, of the two that went
+on with masked and with replaced tokens, fine-tuned on STSB by TWIN_RECIPE. The worth of a layer, or of a
+block, is what a least-squares fit of the scores of these subsets on "layer n is kept" gives it. The interval
+is a bootstrap over pairs, which are the same for both models of a difference, and over the sample of subsets.
 
 base: all-mpnet-base-v2 with 3 and with 6 of its 12 layers, without training and healed: the first, the last,
 the evenly spaced ones, and those that greedy removal leaves, which sees BLOCK_PAIRS pairs of dev.
@@ -82,6 +82,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LINES = 5_000
 HEALING = replace(DEFAULT_RECIPE, epochs=1, batch_size=64, precision="bf16")
 LABEL_RECIPE = Recipe(epochs=1, lr=1e-4, precision="bf16")
+TWIN_RECIPE = Recipe(epochs=1, lr=3e-4, precision="bf16")
+TWIN_SAMPLE = 60
 TWINS = ("mlm", "mlm-then-mlm", "mlm-then-rtd", "mlm-then-clm")
 COMPARED_TWINS = ("mlm-then-mlm", "mlm-then-rtd")
 RULE_SENTENCES = 1000  # of the training split, without their scores, for the rules that look at hidden states
@@ -100,7 +102,7 @@ class Bench:
     """What all parts share: the data of STSB, the text to heal with, and the folder of the records.
 
     minilm, base: hub ids or folders of the models. lines: LINES lines of the text to heal with.
-    report: the results of the other parts, the content of --json.
+    report: the results of the other parts, the content of --json. data_root: the folder of the STS data sets.
     """
 
     out: Path
@@ -109,6 +111,7 @@ class Bench:
     lines: list[str]
     splits: dict[str, Examples]
     report: dict[str, Any]
+    data_root: str | None
 
     @property
     def dev_scores(self) -> np.ndarray:
@@ -136,8 +139,13 @@ class Bench:
             scores.setdefault("cosines", np.round(predicted, 6).tolist())
         return also | scores
 
-    def heal(self, name: str, model: SentenceEncoder, subset: Subset, seed: int = 0) -> dict[str, Any]:
-        """Return the scores of these layers after the distillation from the whole model."""
+    def heal(
+        self, name: str, model: SentenceEncoder, subset: Subset, seed: int = 0, with_sts: bool = False
+    ) -> dict[str, Any]:
+        """Return the scores of these layers after the distillation from the whole model.
+
+        with_sts: also those on the test splits of the seven STS data sets.
+        """
 
         def make() -> dict[str, Any]:
             target = torch.from_numpy(self.array(f"{name}-targets", lambda: model.encode(self.lines)))
@@ -151,17 +159,22 @@ class Bench:
             torch.manual_seed(seed)
             training_task = TrainingTask(task, EmbeddingDistillation(student.dimensions, task), examples)
             [epoch] = fit(student, training_task, HEALING, seed)
-            return self.score(student.eval(), teacher_cosine=epoch.dev["teacher_cosine"])
+            scores = self.score(student.eval(), teacher_cosine=epoch.dev["teacher_cosine"])
+            if with_sts:
+                from students import sts_scores
 
-        return self.record(f"{name}-healed-{join(subset)}-{seed}", make)
+                scores["sts"] = sts_scores(student, self.data_root)
+            return scores
 
-    def fine_tune(self, name: str, model: SentenceEncoder, subset: Subset) -> dict[str, Any]:
+        return self.record(f"{name}-healed-{join(subset)}-{seed}" + ("-sts" if with_sts else ""), make)
+
+    def fine_tune(self, name: str, model: SentenceEncoder, subset: Subset, recipe: Recipe) -> dict[str, Any]:
         """Return the scores of these layers after fine-tuning on the labeled pairs of STSB."""
 
         def make() -> dict[str, Any]:
             student = keep(model, subset)
             torch.manual_seed(0)
-            list(fit(student, TrainingTask(TASKS["stsb"], CosineMSE(), self.splits), LABEL_RECIPE))
+            list(fit(student, TrainingTask(TASKS["stsb"], CosineMSE(), self.splits), recipe))
             return self.score(student.eval())
 
         return self.record(f"{name}-tuned-{join(subset)}", make)
@@ -298,12 +311,7 @@ def measure_layers(bench: Bench) -> dict[str, Any]:
     subsets = [*all_subsets(num_layers)]
     records = {("none", s, 0): bench.untrained("minilm", model, s) for s in subsets}
     records |= {("healed", s, 0): bench.heal("minilm", model, s) for s in subsets}
-    for size in range(1, num_layers):
-        of_size = [s for s in subsets if len(s) == size]
-        best = sorted(of_size, key=lambda s: -records["healed", s, 0]["dev"])[:3]
-        named = [tuple(range(size)), tuple(range(num_layers - size, num_layers))]
-        for subset in dict.fromkeys([*best, *named, tuple(space_layers_evenly(size, num_layers))]):
-            records["healed", subset, 1] = bench.heal("minilm", model, subset, 1)
+    records |= {("healed", s, 1): bench.heal("minilm", model, s, 1, with_sts=True) for s in subsets}
     untrained = {s: records["none", s, 0]["dev"] for s in subsets}
     sentences = bench.splits["train"].sentences[:RULE_SENTENCES]
     evidence = collect_evidence(model, sentences, untrained)
@@ -338,7 +346,7 @@ def measure_labels(bench: Bench) -> dict[str, Any]:
     }
     evidence = collect_evidence(model, bench.splits["train"].sentences[:RULE_SENTENCES], untrained)
     subsets = [*untrained]
-    records = [bench.fine_tune("minilm", model, subset) for subset in subsets]
+    records = [bench.fine_tune("minilm", model, subset, LABEL_RECIPE) for subset in subsets]
     predicted = np.array([one["cosines"] for one in records])
     listed = [{"layers": s} | without_cosines(one) for s, one in zip(subsets, records, strict=True)]
     return {"subsets": listed, "rules": judge_rules(evidence, subsets, predicted, bench.dev_scores)}
@@ -375,7 +383,21 @@ def measure_twins(bench: Bench) -> dict[str, Any]:
         predicted[name] = bench.cosines_of_all_subsets(f"{name}-none", model)
     scores = {name: spearman_rows(cosine, bench.dev_scores).tolist() for name, cosine in predicted.items()}
     compared = {name: predicted[name] for name in COMPARED_TWINS}
-    return {"dev": scores, "worth": compare_worth(compared, bench.dev_scores)}
+    worth = compare_worth(compared, bench.dev_scores, binary_order(8), TWIN_BOOTSTRAPS)
+
+    sample = random.Random(0).sample([*all_subsets(8)], TWIN_SAMPLE)
+    records = {}
+    for name in COMPARED_TWINS:
+        model = SentenceEncoder.from_pretrained(ROOT / "data/twins" / name, pooling="mean")
+        records[name] = [bench.fine_tune(name, model, subset, TWIN_RECIPE) for subset in sample]
+    tuned = {name: np.array([one["cosines"] for one in of_twin]) for name, of_twin in records.items()}
+    return {
+        "dev": scores,
+        "worth": worth,
+        "sample": sample,
+        "tuned": {name: [without_cosines(one) for one in of_twin] for name, of_twin in records.items()},
+        "worth tuned": compare_worth(tuned, bench.dev_scores, sample, BOOTSTRAPS, draw_subsets=True),
+    }
 
 
 def worth_of_layers(subsets: Sequence[Subset], scores: np.ndarray, num_layers: int) -> np.ndarray:
@@ -384,25 +406,36 @@ def worth_of_layers(subsets: Sequence[Subset], scores: np.ndarray, num_layers: i
     return np.linalg.lstsq(kept, scores)[0][1:]
 
 
-def compare_worth(predicted: dict[str, np.ndarray], gold: np.ndarray) -> dict[str, list[list[float]]]:
+def compare_worth(
+    predicted: dict[str, np.ndarray],
+    gold: np.ndarray,
+    subsets: list[Subset],
+    bootstraps: int,
+    draw_subsets: bool = False,
+) -> dict[str, list[list[float]]]:
     """Return {model: worth of each of the 8 layers, with its 95 % interval}, and that of the difference.
 
-    predicted: {model: (256, N), the cosines of the N pairs of dev by all subsets}, for two models. The
-    difference is that of the second model minus that of the first one.
+    predicted: {model: (M, N), the cosines of the N pairs of dev by the M subsets}, for two models. The
+    difference is that of the second model minus that of the first one. draw_subsets: the bootstrap draws
+    subsets, too, because they are a sample.
     """
-    subsets, N = binary_order(8), len(gold)
 
-    def estimate(pairs: np.ndarray) -> np.ndarray:  # (3, 8)
+    def estimate(chosen: np.ndarray, pairs: np.ndarray) -> np.ndarray:  # (3, 8)
+        some = [subsets[index] for index in chosen]
         first, second = (
-            worth_of_layers(subsets, spearman_rows(cosine[:, pairs], gold[pairs]), 8)
+            worth_of_layers(some, spearman_rows(cosine[chosen][:, pairs], gold[pairs]), 8)
             for cosine in predicted.values()
         )
         return np.stack([first, second, second - first])
 
     generator = np.random.default_rng(0)
-    samples = [estimate(generator.integers(0, N, N)) for _ in range(TWIN_BOOTSTRAPS)]
+    everything, N = np.arange(len(subsets)), len(gold)
+    samples = []
+    for _ in range(bootstraps):
+        chosen = generator.choice(everything, len(everything)) if draw_subsets else everything
+        samples.append(estimate(chosen, generator.integers(0, N, N)))
     low, high = np.quantile(samples, [0.025, 0.975], axis=0)
-    values = np.stack([estimate(np.arange(N)), low, high], -1)  # (3, 8, 3)
+    values = np.stack([estimate(everything, np.arange(N)), low, high], -1)  # (3, 8, 3)
     return dict(zip([*predicted, "difference"], values.tolist(), strict=True))
 
 
@@ -537,7 +570,7 @@ def measure(args: argparse.Namespace) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     report = json.loads(args.json.read_text("utf-8")) if args.json.exists() else {}
     splits = {split: read_split(task, split) for split in ("train", "dev", "test")}
-    bench = Bench(args.out, args.minilm, args.base, draw_lines(args.text), splits, report)
+    bench = Bench(args.out, args.minilm, args.base, draw_lines(args.text), splits, report, args.data_root)
     for part in args.parts:
         name, measure_part = PARTS[part]
         result = json.loads(json.dumps(measure_part(bench)), parse_float=lambda text: round(float(text), 4))
