@@ -36,7 +36,7 @@ def fast_encoding(model: nn.Module, token_ids: Sequence[Sequence[int]], hidden_s
     # under autocast, products use a copy of the weights in 16 bits, which would not have the layout
     prepacks = num_tokens >= MIN_TOKENS and not torch.is_autocast_enabled("cpu")
     is_large = num_tokens * hidden_size**2 >= MIN_MULTIPLICATIONS
-    only_attention = "is_prepacked" in vars(model) and num_tokens < MIN_ATTENTION_TOKENS
+    only_attention = vars(model).get("is_prepacked", False) and num_tokens < MIN_ATTENTION_TOKENS
     with (
         fast_matmul() if is_large and not only_attention else nullcontext(),
         prepacked_weights(model) if prepacks else nullcontext(),
@@ -53,8 +53,7 @@ def prepacked_weights(model: nn.Module) -> Iterator[None]:
     take more than MAX_PREPACKED_BYTES are not changed.
     """
     products = list(find_products(model))
-    size = sum(linear.weight.nbytes for *_, linears in products for linear in linears)
-    if not 0 < size <= MAX_PREPACKED_BYTES:
+    if sum(linear.weight.nbytes for *_, linears in products for linear in linears) > MAX_PREPACKED_BYTES:
         yield
         return
     methods = []
@@ -66,11 +65,12 @@ def prepacked_weights(model: nn.Module) -> Iterator[None]:
             method = partial(prepacked_projections, linears, weight)
         vars(module)[name] = method
         methods.append((module, name, method))
+    was_prepacked = vars(model).get("is_prepacked", False)
     vars(model)["is_prepacked"] = True
     try:
         yield
     finally:
-        vars(model).pop("is_prepacked", None)
+        vars(model)["is_prepacked"] = was_prepacked
         for module, name, method in methods:
             if vars(module).get(name) is method:  # else another thread has set it
                 vars(module).pop(name, None)
