@@ -109,7 +109,7 @@ def test_a_wrong_file_is_one_line_that_names_the_place(text, message, tmp_path):
     [
         ("dev", False, "download it with python -m tmft data, or"),
         ("test", False, "download it with python -m tmft data, or"),
-        ("dev", True, "add it, or set dev_fraction"),
+        ("dev", True, "add it; to train, set dev_fraction"),
         ("test", True, "add it, with examples that are not in train or dev"),
     ],
 )

@@ -90,7 +90,7 @@ def read_examples(task: Task, split: str) -> Examples:
     paths = matching_paths(pattern.parent, pattern.name)
     if not paths:
         if split == "dev" and is_file(pattern.parent / "train.tsv"):
-            remedy = "add it, or set dev_fraction to keep a part of train for dev, such as 0.1"
+            remedy = "add it; to train, set dev_fraction to keep a part of train for dev, such as 0.1"
             raise InputError(f"no such file ({pattern}): {remedy}", "dev_fraction")
         if split == "test" and is_file(pattern.parent / "train.tsv"):
             remedy = "add it, with examples that are not in train or dev: the best epoch is scored on them"
