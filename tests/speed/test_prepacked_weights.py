@@ -1,7 +1,10 @@
 """Prepacked weights: the embeddings are the same, and the model is unchanged afterwards."""
 
+import random
+import sys
 import threading
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +12,11 @@ import torch
 from conftest import SENTENCES, tiny_model
 from torch import nn
 
+sys.path.append(str(Path(__file__).parent.parent / "models"))
+from random_configs import RANDOM_CONFIGS
+
 from tmft.models.bert import SelfAttention
+from tmft.models.registry import config_from_dict, random_encoder
 from tmft.speed import prepacked_weights as prepacking
 from tmft.speed.prepacked_weights import fast_encoding, prepacked_weights, uses_onednn
 
@@ -84,6 +91,21 @@ def test_constant_weights_are_prepacked_once_for_several_calls(products, monkeyp
         np.testing.assert_array_equal(vectors, plain)
     assert not any({"forward", "project"} & {*vars(part)} for part in model.modules())
     assert not model.encoder.is_prepacked
+
+
+@needs_onednn
+@pytest.mark.parametrize("model_type", sorted(RANDOM_CONFIGS))
+def test_hidden_states_of_every_family_are_the_same(model_type):
+    config = config_from_dict(RANDOM_CONFIGS[model_type](random.Random(0)))
+    encoder = random_encoder(config).eval()
+    ids, mask = torch.arange(5, 19)[None], torch.ones(1, 14, dtype=torch.int64)
+    with torch.inference_mode():
+        plain = encoder(ids, mask)
+        with prepacked_weights(encoder):
+            torch.testing.assert_close(encoder(ids, mask), plain, rtol=0, atol=1e-5)
+        encoder.bfloat16()  # torch's kernel computes the attention of a sentence alone
+        with prepacked_weights(encoder):
+            assert (encoder(ids, mask) - plain).norm() < 0.05 * plain.norm()
 
 
 @needs_onednn
