@@ -11,11 +11,11 @@ Recipe and rules of each part were written down before it was computed. "Healed"
 from the whole model: LINES lines of the text, drawn by seed 0, and HEALING. Training and scoring are in
 bfloat16. Dev of STSB judges, test chooses nothing.
 
-layers: every subset of MiniLM's 6 layers, without training and healed, with seed 0. With seed 1, and scored on
-seven STS data sets, the first, the last and the evenly spaced layers and the three best of each size. For
-each number of layers, a rule chooses a subset; its regret is the points of dev Spearman x 100 by which this
-is worse than the best subset of that size. Its interval is a bootstrap over the pairs of dev, in which the
-best subset is chosen anew each time.
+layers: every subset of MiniLM's 6 layers, without training and healed, with seed 0. With seed 1, and on seven
+STS data sets, the first, the last and the evenly spaced layers and the three best of each size. For each
+number of layers, a rule chooses a subset; its regret is the points of dev Spearman x 100 by which this is
+worse than the best subset of that size. Its interval is a bootstrap over the pairs of dev, in which the best
+subset is chosen anew each time.
 
 labels: the same subsets, fine-tuned on the labeled pairs of STSB by LABEL_RECIPE in place of the
 distillation, with seed 0, and the same judgement of the rules.
