@@ -105,7 +105,7 @@ def test_a_result_repeats_its_run_to_the_byte(arguments, tmp_path, capsys):
     assert note not in capsys.readouterr().out
     with open(Path(arguments[3]) / "train.tsv", "a") as file:
         file.write(f"{PAIRS[-1]}\n")
-    train.main(["--config", str(config), "--output-dir", str(tmp_path / "changed")])
+    train.main(["--config", str(config.parent), "--output-dir", str(tmp_path / "changed")])
     assert note in capsys.readouterr().out
 
 

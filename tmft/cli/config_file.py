@@ -43,6 +43,8 @@ def expand_config(parser: CommandLineParser, argv: list[str]) -> tuple[list[str]
 def read_options(path: Path) -> tuple[dict[str, object], Digests]:
     """Return the options in a TOML file, or those that repeat a run, by name; and the digests of the run."""
     digests: Digests = {}
+    if path.is_dir():  # the folder of a run
+        path = path / RESULT_FILE
     if path.name == RESULT_FILE:
         run = read_result(path.parent)
         arguments, settings = run["arguments"], run["settings"]

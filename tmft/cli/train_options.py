@@ -326,8 +326,8 @@ def add_output_options(p: CommandLineParser) -> None:
     group.add_argument("--run-name", metavar="NAME", help="first part of the names of these folders; not "
                        "with several checkpoints; default: checkpoint and task")
     group.add_argument("--config", type=Path, metavar="FILE", default=SUPPRESS, help="take the options from "
-                       "FILE: the result.json of a run, which is repeated, or a TOML file with lines such "
-                       "as lr = 3e-4; options on the command line take precedence")
+                       "FILE: the result.json of a run, which is repeated, or the folder that has it; or a "
+                       "TOML file with lines such as lr = 3e-4; options on the command line take precedence")
 
 
 def add_tracker_options(p: CommandLineParser) -> _ArgumentGroup:
