@@ -38,7 +38,7 @@ CALIBRATION = 300  # sentences that determine the scales of static quantization
 PROCESS = Path(__file__).with_name("engine_process.py")
 NOT_COUNTED = ("pip", "setuptools", "pkg_resources", "_distutils_hack")  # what a new environment has
 TORCH = "torch==2.13.0"
-REQUIREMENTS = ["-r", str(ROOT / "requirements.txt")]
+REQUIREMENTS = (ROOT / "requirements.txt").read_text("utf-8").split()
 
 # fmt: off
 # Name of an environment -> what pip installs there. An engine has nothing else than it needs to embed.
@@ -253,7 +253,7 @@ def versions(environment: Path, requirements: list[str]) -> dict[str, str]:
         path=list(map(str, environment.glob("lib/python3*/site-packages")))
     )
     installed = {package.name.lower().replace("_", "-"): package.version for package in found}
-    names = [re.split(r"[=\[]", requirement)[0] for requirement in requirements]
+    names = [re.split(r"[=<>\[]", requirement)[0] for requirement in requirements]
     return {name: installed[name] for name in names if name in installed}
 
 
