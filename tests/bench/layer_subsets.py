@@ -763,6 +763,19 @@ def size_table(models: dict[str, Any]) -> str:
     return table_by_size([r for r in records if r["training"] == "healed" and r["seed"] == 0])
 
 
+def seven_table(models: dict[str, Any]) -> str:
+    """Return the table of the means of seven STS data sets, of some of MiniLM's subsets, distilled."""
+    records = models["MiniLM"]["subsets"]
+    dev = {tuple(r["layers"]): r["dev"] for r in records if r["training"] == "healed" and r["seed"] == 0}
+    means = {tuple(r["layers"]): np.mean([*r["sts"].values()]) for r in records if "sts" in r}
+    rows = [["layers kept", "best by dev", "evenly spaced", "last", "first"]]
+    for size in range(1, 7):
+        best = max((s for s in dev if len(s) == size), key=dev.__getitem__)
+        named = [best, space_layers_evenly(size, 6), range(6 - size, 6), range(size)]
+        rows.append([str(size), *(f"{means[tuple(subset)]:.2f}" for subset in named)])
+    return markdown_table(rows)
+
+
 def label_table(models: dict[str, Any]) -> str:
     """Return the table of MiniLM's subsets after fine-tuning on labels."""
     return table_by_size(models["MiniLM, labels"]["subsets"])
@@ -862,6 +875,7 @@ def mix_table(models: dict[str, Any]) -> str:
 
 TABLES: tuple[Callable[[dict[str, Any]], str], ...] = (
     size_table,
+    seven_table,
     rule_table,
     label_table,
     removal_table,
