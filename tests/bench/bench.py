@@ -304,7 +304,7 @@ def main():
         help="the trainings of memory",
     )
     p.add_argument(
-        "--environments", type=Path, metavar="FOLDER", help="folder of the environments of engines"
+        "--environments", type=Path, metavar="FOLDER", help="where engines are installed and models converted"
     )
     p.add_argument(
         "--engines", nargs="+", metavar="WORDS", help="only engines with these words in their name"

@@ -30,7 +30,7 @@ from tmft.speed.dropout import Dropout
 # scaled_dot_product_attention was faster than attention written out from about 300 tokens on in float32; in
 # bfloat16, computed in float32, from about 600 on.
 LONG_ROW = 512
-# A row of one sentence of at most so many tokens is also faster this way, if it is bfloat16.
+# In bfloat16 it was also faster for a row that is a single sentence of at most this many tokens.
 SHORT_ROW = 32
 LARGE_BLOCK = 1024  # queries in a block that attends to whole sentences; torch is slower below 768
 SMALL_BLOCK = 256  # queries in a block that attends to neighbors, or that is written out because of dropout

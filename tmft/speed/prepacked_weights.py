@@ -19,7 +19,7 @@ from tmft.speed.matmul import fast_matmul, onednn_is_exact
 MIN_TOKENS = 4096  # for fewer tokens, prepacking costs too much: as much as encoding some 1,000 tokens
 # Smaller products are left to MKL, which begins one in 1 microsecond; oneDNN takes 12.
 MIN_MULTIPLICATIONS = 10**6
-# So are the products of attention, if there are fewer tokens. With prepacked weights, there are no others.
+# With prepacked weights only the products of attention are left, and MKL is faster at them for fewer tokens.
 MIN_ATTENTION_TOKENS = 128
 MAX_PREPACKED_BYTES = 2**30  # larger models are not prepacked, because their weights would be copied
 
@@ -36,7 +36,7 @@ def fast_encoding(model: nn.Module, token_ids: Sequence[Sequence[int]], hidden_s
     # under autocast, products use a copy of the weights in 16 bits, which would not have the layout
     prepacks = num_tokens >= MIN_TOKENS and not torch.is_autocast_enabled("cpu")
     is_large = num_tokens * hidden_size**2 >= MIN_MULTIPLICATIONS
-    only_attention = vars(model).get("is_prepacked", False) and num_tokens < MIN_ATTENTION_TOKENS
+    only_attention = "is_prepacked" in vars(model) and num_tokens < MIN_ATTENTION_TOKENS
     with (
         fast_matmul() if is_large and not only_attention else nullcontext(),
         prepacked_weights(model) if prepacks else nullcontext(),
@@ -56,31 +56,33 @@ def prepacked_weights(model: nn.Module) -> Iterator[None]:
     if sum(linear.weight.nbytes for *_, linears in products for linear in linears) > MAX_PREPACKED_BYTES:
         yield
         return
-    methods = []
+    reorder = torch.ops.mkldnn._reorder_linear_weight
+    attributes: list[tuple[nn.Module, str, Any]] = []  # of instances, which are removed at the end
+    if "is_prepacked" not in vars(model):
+        attributes.append((model, "is_prepacked", True))
     for module, name, linears in products:
-        weight = torch.ops.mkldnn._reorder_linear_weight(torch.cat([one.weight.detach() for one in linears]))
         if name == "forward":
-            method: Any = partial(prepacked_linear, linears[0], weight)
+            method: Any = partial(prepacked_linear, linears[0], reorder(linears[0].weight.detach()))
         else:
-            method = partial(prepacked_projections, linears, weight)
-        vars(module)[name] = method
-        methods.append((module, name, method))
-    was_prepacked = vars(model).get("is_prepacked", False)
-    vars(model)["is_prepacked"] = True
+            weight = reorder(torch.cat([one.weight.detach() for one in linears]))
+            bias = torch.cat([one.bias.detach() for one in linears])
+            method = partial(prepacked_projections, linears, weight, bias)
+        attributes.append((module, name, method))
+    for module, name, value in attributes:
+        vars(module)[name] = value
     try:
         yield
     finally:
-        vars(model)["is_prepacked"] = was_prepacked
-        for module, name, method in methods:
-            if vars(module).get(name) is method:  # else another thread has set it
+        for module, name, value in attributes:
+            if vars(module).get(name) is value:  # else another thread has set it
                 vars(module).pop(name, None)
 
 
 def find_products(model: nn.Module) -> Iterator[tuple[nn.Module, str, list[nn.Linear]]]:
-    """Yield (module, name, linears): a method of a module, and the linear layers whose outputs it returns.
+    """Yield (module, name, linears): the name of a method, and the linear layers whose outputs it returns.
 
-    It is `project` of an attention with query, key and value, and `forward` of any other nn.Linear. A module
-    that has such a method of its own is left out: another thread or the caller has set it.
+    For an attention with a query, a key and a value, the method is `project`. For any other nn.Linear it is
+    `forward`. An instance with a method of its own is left out: another thread or the caller has set it.
     """
     found: set[nn.Module] = set()
     for module in model.modules():  # an attention comes before the linear layers in it
@@ -109,14 +111,15 @@ def prepacked_linear(module: nn.Linear, weight: Tensor, x: Tensor) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, weight, module.bias, "none", [], "")
 
 
-def prepacked_projections(linears: list[nn.Linear], weight: Tensor, x: Tensor) -> Sequence[Tensor]:
+def prepacked_projections(
+    linears: list[nn.Linear], weight: Tensor, bias: Tensor, x: Tensor
+) -> Sequence[Tensor]:
     """Return the outputs of linear layers as one product, (..., out_features) each. x: (..., in_features).
 
-    weight: their weights, one below the other, in oneDNN's layout.
+    weight: their weights, one below the other, in oneDNN's layout. bias: their biases, one after the other.
     """
     if torch.is_autocast_enabled("cpu"):
         return [F.linear(x, one.weight, one.bias) for one in linears]
-    bias = torch.cat([one.bias for one in linears])
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "").chunk(len(linears), dim=-1)
 
 
