@@ -153,11 +153,11 @@ def test_tokens_are_those_of_the_tokenizers_library():
 
 
 @NEEDS_NODE
-@pytest.mark.parametrize("name", ["tiny", "cls, relu, Dense, prompt"])
+@pytest.mark.parametrize("name", ["tiny", "cls, relu, Dense, prompt", "electra with narrow embeddings"])
 def test_embeddings_are_those_of_python(name, tmp_path):
     folder = MODEL
     if name != "tiny":
-        model = tiny_model(model_type="bert", hidden_act="relu")
+        model = tiny_model(model_type="bert" if "relu" in name else "electra", hidden_act="relu")
         model.pooling = "cls"
         model.head_modules.extend([Dense(24, 8, activation="Tanh"), Normalize()])
         model.prompts["query"], model.default_prompt_name = "a man ", "query"
@@ -202,6 +202,10 @@ def cut_short(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1000])
 
 
+def change_text(path: Path, old: str, new: str) -> None:
+    path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+
+
 WORDS = "embeddings.word_embeddings.weight"
 SCALES = f"{WORDS}.scales"
 DAMAGES = {
@@ -232,6 +236,10 @@ DAMAGES = {
             folder / "model.safetensors", lambda weights: weights[SCALES].fill(np.inf)
         ),
         f"{WORDS} with a number that is not finite",
+    ),
+    "an MPNet": (
+        lambda folder: change_text(folder / "config.json", '"bert"', '"mpnet"'),
+        "config.json has the model_type mpnet: this page reads bert and electra",
     ),
     "weights cut short": (
         lambda folder: cut_short(folder / "model.safetensors"),

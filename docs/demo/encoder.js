@@ -1,4 +1,4 @@
-/* Sentence embeddings in plain JavaScript: the tokens and the whole forward pass of a small BERT, on one page.
+/* Sentence embeddings in plain JavaScript: the tokens and the forward pass of a small BERT or ELECTRA.
 
      const encoder = await Encoder.load(readFile);       readFile(path): a promise of the bytes of a file
      const embedding = encoder.encode("A man plays.");   a Float32Array; the cosine compares two of them
@@ -10,7 +10,8 @@
      text -> tokens -> ids -> hidden states of each layer -> one vector -> embedding
 
    A matrix is a Float32Array that holds its rows one after the other: element (r, c) of a matrix with C
-   columns is at r * C + c. Letters in this file: T tokens, D hidden size, H heads, A = D / H. */
+   columns is at r * C + c. Letters in this file: T tokens, D hidden size, H heads, A = D / H,
+   E size of the embeddings of tokens. */
 
 "use strict";
 
@@ -39,7 +40,11 @@ class Encoder {
   }
 
   constructor(config, steps, settings, tokenizer, weights) {
+    if (!["bert", "electra"].includes(config.model_type)) {
+      throw new Error(`config.json has the model_type ${config.model_type}: this page reads bert and electra`);
+    }
     const D = (this.size = config.hidden_size);
+    const E = (this.embeddingSize = config.embedding_size ?? D); // narrower in some ELECTRAs
     const inner = config.intermediate_size;
     this.heads = config.num_attention_heads;
     this.epsilon = config.layer_norm_eps;
@@ -52,11 +57,15 @@ class Encoder {
       weight: weights.get(`${name}.weight`, [outputs, inputs]),
       bias: weights.get(`${name}.bias`, [outputs]),
     });
-    const norm = (name) => ({ scale: weights.get(`${name}.weight`, [D]), shift: weights.get(`${name}.bias`, [D]) });
-    this.words = weights.get("embeddings.word_embeddings.weight", [config.vocab_size, D]);
-    this.positions = weights.get("embeddings.position_embeddings.weight", [config.max_position_embeddings, D]);
-    this.types = weights.get("embeddings.token_type_embeddings.weight", [config.type_vocab_size, D]);
-    this.embeddingNorm = norm("embeddings.LayerNorm");
+    const norm = (name, size = D) => ({
+      scale: weights.get(`${name}.weight`, [size]),
+      shift: weights.get(`${name}.bias`, [size]),
+    });
+    this.words = weights.get("embeddings.word_embeddings.weight", [config.vocab_size, E]);
+    this.positions = weights.get("embeddings.position_embeddings.weight", [config.max_position_embeddings, E]);
+    this.types = weights.get("embeddings.token_type_embeddings.weight", [config.type_vocab_size, E]);
+    this.embeddingNorm = norm("embeddings.LayerNorm", E);
+    if (E !== D) this.project = linear("embeddings_project", D, E);
     this.layers = Array.from({ length: config.num_hidden_layers }, (_, n) => ({
       query: linear(`encoder.layer.${n}.attention.self.query`, D, D),
       key: linear(`encoder.layer.${n}.attention.self.key`, D, D),
@@ -89,14 +98,15 @@ class Encoder {
 
   /** T token ids -> the output of the last layer, (T, D) */
   hiddenStates(ids) {
-    const [T, D] = [ids.length, this.size];
-    let hidden = new Float32Array(T * D);
+    const [T, E] = [ids.length, this.embeddingSize];
+    let hidden = new Float32Array(T * E);
     for (let t = 0; t < T; t++) {
-      for (let d = 0; d < D; d++) {
-        hidden[t * D + d] = this.words[ids[t] * D + d] + this.positions[t * D + d] + this.types[d];
+      for (let e = 0; e < E; e++) {
+        hidden[t * E + e] = this.words[ids[t] * E + e] + this.positions[t * E + e] + this.types[e];
       }
     }
-    hidden = layerNorm(hidden, this.embeddingNorm, this.epsilon); // (T, D)
+    hidden = layerNorm(hidden, this.embeddingNorm, this.epsilon); // (T, E)
+    if (this.project) hidden = applyLinear(this.project, hidden); // (T, D)
     for (const layer of this.layers) {
       const attended = applyLinear(layer.output, this.attention(hidden, layer)); // (T, D)
       hidden = layerNorm(add(hidden, attended), layer.attentionNorm, this.epsilon);

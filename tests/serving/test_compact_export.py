@@ -17,13 +17,15 @@ import tmft.cli.export as export_command
 from tmft.checkpoints.compact import CompactFile, dequantize, pack_weights, round_weight, search_scales
 from tmft.embedding.modules import Dense, LayerNorm, Normalize
 from tmft.errors import InputError
+from tmft.models.mpnet import MAX_DISTANCE
+from tmft.models.t5 import relative_bias_matrix
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving import numpy_encoder
 from tmft.serving.calibrated_rounding import round_columns
 from tmft.serving.export import export
 from tmft.serving.numpy_encoder import Encoder
 
-LONG = [*SENTENCES, "a man " * 40, "?", "Déjà vu, again: 12,345 words?"]
+LONG = [*SENTENCES, "a man " * 80, "?", "Déjà vu, again: 12,345 words?"]
 TWINS = ROOT / "data/twins"
 
 
@@ -95,10 +97,15 @@ def test_columns_make_up_for_the_errors_of_those_before_if_their_inputs_are_alik
 
 # ------------------------------------------------------------------------------------------------- encoders
 
+MPNET = {"model_type": "mpnet", "max_position_embeddings": 600}
 MODELS = {
     "bert": lambda: tiny_model(model_type="bert"),
     "electra": lambda: tiny_model(embedding_size=24),
+    "electra with narrow embeddings": tiny_model,
+    "electra, no layer": lambda: cut(tiny_model()),
     "roberta": lambda: tiny_model(model_type="roberta"),
+    "mpnet": lambda: tiny_model(**MPNET),
+    "mpnet, no layer": lambda: cut(tiny_model(**MPNET)),
     "first token": lambda: with_(tiny_model(model_type="bert"), pooling="cls"),
     "relu": lambda: tiny_model(model_type="bert", hidden_act="relu"),
     "no layer": lambda: cut(tiny_model(model_type="bert")),
@@ -157,6 +164,16 @@ def test_numpy_and_tmft_compute_the_same_embeddings(name, dtype, tmp_path):
     assert encoder.encode([]).shape == (0, model.dimensions)
 
 
+def test_the_biases_of_every_distance_are_those_of_tmft_and_are_not_rounded_to_few_bits(tmp_path):
+    encoder = tiny_model(**MPNET).encoder
+    expected = relative_bias_matrix(encoder.relative_bias, 600, MAX_DISTANCE).detach().numpy()
+    found = numpy_encoder.relative_bias(encoder.relative_bias.weight.detach().numpy(), 600)
+    assert np.array_equal(found, expected)
+    folder = exported(tiny_model(**MPNET), tmp_path / "compact")
+    stored = SentenceEncoder.from_pretrained(folder).encoder.relative_bias.weight
+    assert torch.equal(stored, encoder.relative_bias.weight.half().float())
+
+
 def test_the_model_that_ships_keeps_its_embeddings_and_needs_two_megabytes(tmp_path):
     """With lines to calibrate with it keeps them better, also of other lines."""
     model = SentenceEncoder.from_pretrained(ROOT / "data/tiny")
@@ -206,7 +223,7 @@ REFUSED = {
     "norm": (lambda: with_modules(LayerNorm(24)), "has other modules than Dense and Normalize"),
     "template": (lambda: with_(tiny_model(model_type="bert"), prompt="[X] is"), "prompts that are no prefix"),
     "weight": (lambda: with_modules(huge(Dense(24, 8))), "has weights beyond 65504"),
-    "projection": (lambda: tiny_model(), "BERT has no linear map"),
+    "deberta": (lambda: tiny_model(model_type="deberta-v2"), "cannot be stored as BERT"),
 }
 
 

@@ -9,7 +9,8 @@ stored as two tensors. The columns are divided into groups, the last of which ma
     NAME.scales  (rows, groups) float16: a weight is its number times the scale of its group
 
 int4 has groups of 32 columns, int8 one group for each row. All other tensors, such as biases, are float16,
-and so are matrices with an odd number of columns. A file may have matrices of both kinds.
+and so are matrices with an odd number of columns and MPNet's table of relative biases. A file may have
+matrices of both kinds.
 
 Letters in this file: R rows, C columns, G groups of a matrix.
 """
@@ -50,9 +51,9 @@ def storage_dtype(name: str, weight: Tensor, dtype: str) -> str | None:
     """Return the dtype that a weight has in a file of this dtype; None is float16.
 
     The embeddings of positions and token types have 8 bits in each file: they are small, and their errors
-    are in every token. name: that of the weight in a BERT checkpoint or in this library.
+    are in every token. name: that of the weight in a checkpoint or in this library.
     """
-    if weight.ndim != 2 or weight.shape[1] % 2:
+    if weight.ndim != 2 or weight.shape[1] % 2 or "relative" in name:
         return None
     return "int8" if "embeddings" in name and "word" not in name else dtype
 

@@ -24,7 +24,7 @@ ENCODER_FILE = "encode.py"
 
 
 def require_compact_support(model: SentenceEncoder) -> SentenceEncoder:
-    """Return the model, a BERT, unchanged. Raises InputError if numpy_encoder.py cannot compute it."""
+    """Return the model unchanged. Raises InputError if numpy_encoder.py cannot compute it."""
     config, known = model.encoder.config, set(numpy_encoder.ACTIVATIONS)
     dense_activations = {
         type(module.activation).__name__ for module in model.head_modules if isinstance(module, Dense)

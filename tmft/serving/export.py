@@ -20,9 +20,9 @@ from tmft.errors import InputError, check_choice
 from tmft.io.atomic import check_output_folder, replacing_files, write_file
 from tmft.models.registry import FAMILIES, convert_to_bert, empty_encoder
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
+from tmft.serving import numpy_encoder
 from tmft.serving.compact_export import ENCODER_FILE, quantize_compact, require_compact_support, write_compact
 from tmft.serving.graph_encoder import find_graph
-from tmft.serving.numpy_encoder import Encoder as NumpyEncoder
 from tmft.serving.onnx import (
     PACKAGES,
     OnnxEncoder,
@@ -99,6 +99,12 @@ def to_bert(model: SentenceEncoder) -> SentenceEncoder:
     return converted.eval()
 
 
+def prepare_compact(model: SentenceEncoder) -> SentenceEncoder:
+    """Return a model that encode.py of the compact format computes: the same one, or a BERT."""
+    is_known = model.encoder.config.model_type in numpy_encoder.MODEL_TYPES
+    return require_compact_support(model if is_known else to_bert(model))
+
+
 def load_tmft(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
     """Load a folder as a SentenceEncoder and return its encode function."""
     model = SentenceEncoder.from_pretrained(folder)
@@ -128,9 +134,9 @@ FORMATS = {
         graph_pattern="openvino/*.xml",
     ),
     "compact": ExportFormat(
-        lambda model: require_compact_support(to_bert(model)),
+        prepare_compact,
         write_compact,
-        lambda folder: NumpyEncoder(folder).encode,
+        lambda folder: numpy_encoder.Encoder(folder).encode,
         ("int4", "int8"),
         quantize=quantize_compact,
         graph_pattern=ENCODER_FILE,

@@ -1,4 +1,4 @@
-"""Encode sentences with numpy and tokenizers alone: the whole forward pass of a small BERT on one page.
+"""Encode sentences with numpy and tokenizers alone: the forward pass of BERT, ELECTRA and MPNet on one page.
 
 This file is a part of each folder that is exported in the compact format, where its name is encode.py:
 
@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
+MODEL_TYPES = ("bert", "electra", "mpnet")  # in config.json
 LAYOUT_VERSION = "1"
 GROUP_SIZE = 32
 BATCH_SIZE = 32  # sentences that are computed together; they are sorted by length first
@@ -52,6 +53,8 @@ class Encoder:
         self.num_layers, self.num_heads = config["num_hidden_layers"], config["num_attention_heads"]
         self.epsilon, self.hidden_act = config["layer_norm_eps"], config["hidden_act"]
         self.weights = read_weights(folder / "model.safetensors")
+        if config["model_type"] == "mpnet":
+            self.weights = rename_mpnet_weights(self.weights)
         self.modules: list[Callable[[np.ndarray], np.ndarray]] = []  # what follows the pooling: functions
         for module in read_json(folder / "modules.json"):
             kind, path = module["type"].rpartition(".")[2], folder / module["path"]
@@ -117,7 +120,11 @@ class Encoder:
             for name in ("word", "position", "token_type")
         )
         hidden = self.norm(words[ids] + positions[: ids.shape[1]] + types[0], "embeddings.LayerNorm")
+        if "embeddings_project.weight" in self.weights:  # an ELECTRA whose embeddings are narrower than D
+            hidden = self.linear(hidden, "embeddings_project")
         score_bias = (mask[:, None, None, :] - 1) * 1e9  # (S, 1, 1, T): nobody attends to padding
+        if RELATIVE_BIAS in self.weights:
+            score_bias = score_bias + relative_bias(self.weights[RELATIVE_BIAS], ids.shape[1])  # (S, H, T, T)
         for n in range(self.num_layers):
             layer = f"encoder.layer.{n}"
             attended = self.attention(hidden, score_bias, f"{layer}.attention")
@@ -150,6 +157,42 @@ class Encoder:
         x = x - x.mean(-1, keepdims=True)
         x = x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(self.epsilon))
         return x * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
+
+
+# --------------------------------------------------------------------------------------------------- MPNet
+
+RELATIVE_BIAS = "encoder.relative_attention_bias.weight"  # (32, H)
+# Distances to tokens before are put into 16 buckets, which begin at these distances; 16 more are for the
+# tokens that follow.
+BUCKET_STARTS = [*range(9), 12, 16, 23, 32, 46, 64, 91]
+# What the names of MPNet's attention have in place of BERT's
+MPNET_PARTS = {
+    "attention.attn.q.": "attention.self.query.",
+    "attention.attn.k.": "attention.self.key.",
+    "attention.attn.v.": "attention.self.value.",
+    "attention.attn.o.": "attention.output.dense.",
+    "attention.LayerNorm.": "attention.output.LayerNorm.",
+}
+
+
+def rename_mpnet_weights(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the weights of an MPNet with the names and rows that those of a BERT have."""
+    renamed = {}
+    for name, weight in weights.items():
+        for part, bert_part in MPNET_PARTS.items():
+            name = name.replace(part, bert_part)
+        renamed[name] = weight
+    positions = weights["embeddings.position_embeddings.weight"]
+    renamed["embeddings.position_embeddings.weight"] = positions[2:]  # two rows are for no position
+    renamed["embeddings.token_type_embeddings.weight"] = np.zeros_like(positions[:1])
+    return renamed
+
+
+def relative_bias(table: np.ndarray, T: int) -> np.ndarray:
+    """Return what is added to the scores of each head for the distances between tokens, (H, T, T)."""
+    distance = np.arange(T) - np.arange(T)[:, None]
+    buckets = np.searchsorted(BUCKET_STARTS, abs(distance), side="right") - 1 + 16 * (distance > 0)
+    return table[buckets].transpose(2, 0, 1)
 
 
 # --------------------------------------------------------------------------------------------- activations
