@@ -42,6 +42,7 @@ from tmft.io.atomic import check_output_folder
 from tmft.io.text import read_lines
 from tmft.runs.run_result import FineTunedRun, card_data_from_result
 from tmft.runs.sweeps import layer_curve
+from tmft.serving.embedding_factorization import factorize_embeddings
 from tmft.serving.export import DTYPES, FORMATS, QUANTIZED_DTYPES, export, folder_size
 from tmft.serving.push_to_hub import push_to_hub, resolve_repo_id
 from tmft.serving.vocabulary_pruning import prune_vocabulary
@@ -71,6 +72,9 @@ def main(argv: list[str] | None = None) -> None:
         exported = prune_vocabulary(original, lines, args.vocab_size)
         counts = len(original.tokenizer.vocabulary), len(exported.tokenizer.vocabulary)
         print("vocabulary of {} tokens pruned to {}".format(*counts))
+    if args.embedding_size:
+        lines = filter(str.strip, read_lines(args.prune_vocabulary))
+        exported = factorize_embeddings(exported, lines, args.embedding_size)
     card_data = (
         card_data_from_result(result, layer_curve(Path(args.model), result)) if result else ModelCardData()
     )
@@ -127,6 +131,9 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
                        "occur in FILE, a text with a sentence per line; default: the whole vocabulary")
     group.add_argument("--vocab-size", type=int, metavar="N", help="with --prune-vocabulary: keep only N "
                        "tokens, the most frequent ones; default: all that occur")
+    group.add_argument("--embedding-size", type=int, metavar="E", help="with --prune-vocabulary: store word "
+                       "embeddings of E dimensions, and a linear map after them, to be trained further; "
+                       "default: those of the model")
     group.add_argument("--push-to-hub", metavar="OWNER/NAME", help="upload the export as a new repository, "
                        "private without --public")
     group.add_argument("--public", action="store_true", help="make the uploaded repository public")
@@ -137,7 +144,9 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         raise InputError("nothing to write: name a FOLDER, or a repository with --push-to-hub")
     if args.public and not args.push_to_hub:
         raise InputError("--public has no effect without --push-to-hub: remove --public")
-    if args.vocab_size is not None and not args.prune_vocabulary:
-        raise InputError("--vocab-size needs --prune-vocabulary: name a text, whose frequent tokens are kept")
+    for option, value in {"--vocab-size": args.vocab_size, "--embedding-size": args.embedding_size}.items():
+        if value is not None and not args.prune_vocabulary:
+            remedy = "name a text, whose frequent tokens count most"
+            raise InputError(f"{option} needs --prune-vocabulary: {remedy}")
     return args
 # fmt: on
