@@ -12,7 +12,8 @@ from tmft import distillation
 from tmft.cli import student as student_command
 from tmft.datasets.distillation_data import deduplicate
 from tmft.device import ProgressLines
-from tmft.distillation import distill, narrow_student, principal_components, space_layers_evenly
+from tmft.distillation import distill, narrow_student, space_layers_evenly
+from tmft.embedding.postprocessing import principal_components
 from tmft.errors import InputError
 from tmft.io.text import read_lines
 from tmft.sentence_encoder import SentenceEncoder

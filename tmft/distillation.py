@@ -31,6 +31,7 @@ from tmft.data import Examples
 from tmft.datasets.distillation_data import MAX_DEV_LINES, deduplicate
 from tmft.datasets.task_lookup import get_task, read_all_splits
 from tmft.embedding.modules import Dense, Normalize
+from tmft.embedding.postprocessing import principal_components
 from tmft.errors import SEED_RANGE, InputError, check_choice, check_range
 from tmft.losses.distillation import EmbeddingDistillation
 from tmft.models.registry import config_from_dict, random_encoder
@@ -226,19 +227,3 @@ def embed_single_tokens(teacher: SentenceEncoder, ids: Sequence[int]) -> Tensor:
     before, _ = tokenizer.num_special_tokens
     prefix, suffix = special[:before], special[before:]
     return teacher.embed_token_ids([[*prefix, id, *suffix] for id in ids], show_progress_bar=True)
-
-
-def principal_components(vectors: Tensor, weights: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the first principal components of weighted vectors, in float64.
-
-    vectors: (V, D). weights: (V,), how much each vector counts. count: H.
-    Returns the basis, (D, H), with orthonormal columns; the weighted mean, (D,); and the coordinates of the
-    vectors in this basis, (V, H), so that vectors is about mean + coordinates @ basis.T.
-    """
-    vectors, weights = vectors.double(), (weights / weights.sum()).double()
-    mean = weights @ vectors
-    centered = vectors - mean
-    covariance = (centered * weights[:, None]).T @ centered  # (D, D)
-    _, eigenvectors = torch.linalg.eigh(covariance)  # by ascending eigenvalue
-    basis = eigenvectors[:, -count:].flip(1)
-    return basis, mean, centered @ basis

@@ -13,7 +13,7 @@ from copy import deepcopy
 
 import torch
 
-from tmft.distillation import principal_components
+from tmft.embedding.postprocessing import principal_components
 from tmft.errors import InputError, check_range
 from tmft.models.bert_families import ElectraConfig
 from tmft.models.registry import random_encoder
