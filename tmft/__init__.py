@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tmft.training.loop_state import EpochResult as EpochResult
     from tmft.training.task import TrainingTask as TrainingTask
 
-__version__ = "0.21.0"
+__version__ = "0.22.0"
 
 # Name -> the module that defines it.
 MODULES = {
