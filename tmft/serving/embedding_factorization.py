@@ -12,9 +12,11 @@ from collections.abc import Iterable
 from copy import deepcopy
 
 import torch
+from torch import nn
 
 from tmft.embedding.postprocessing import principal_components
 from tmft.errors import InputError, check_range
+from tmft.models.bert import Embeddings
 from tmft.models.bert_families import ElectraConfig
 from tmft.models.registry import random_encoder
 from tmft.sentence_encoder import SentenceEncoder
@@ -39,25 +41,28 @@ def factorize_embeddings(
         problem = f"embedding_size: {config.model_type} with embeddings of {config.embedding_size}"
         remedy = "choose a BERT, or an ELECTRA whose embeddings are as wide as its layers"
         raise InputError(f"{problem} dimensions: {remedy}", "embedding_size")
+    assert isinstance(old, Embeddings)
     check_range("embedding_size", embedding_size, 2, config.hidden_size - 1)
     counts = token_counts(model, lines)[: config.vocab_size]  # (V,)
     words, positions = old.word.weight.double(), old.position.weight.double()  # (V, D), (P, D)
-    norm = deepcopy(old.norm).double()
-    typical = norm(words + positions[TYPICAL_POSITIONS].mean(0) + old.token_type.weight[0])  # (V, D)
+    norm, token_type = deepcopy(old.norm).double(), old.token_type.weight[0] if old.token_type else 0
+    typical = norm(words + positions[TYPICAL_POSITIONS].mean(0) + token_type)  # (V, D)
     basis, mean, components = principal_components(typical, counts, embedding_size - 1)
     # LayerNorm subtracts the mean of the E coordinates: it is 0 if they have no part along (1, ..., 1).
-    rotation = torch.linalg.svd(torch.ones_like(components[:1, :1]).expand(1, embedding_size)).Vh[1:]
+    rotation = torch.linalg.svd(torch.ones(1, embedding_size, dtype=torch.float64)).Vh[1:]
     basis, narrow = basis @ rotation, components @ rotation  # (D, E), (V, E)
     frequent = counts.argsort(descending=True, stable=True)[:FREQUENT_TOKENS]
-    base = words[frequent] + old.token_type.weight[0]
+    base = words[frequent] + token_type
     shifts = torch.stack([(norm(base + position) - typical[frequent]).mean(0) for position in positions])
 
     values = vars(config) | {"model_type": "electra", "embedding_size": embedding_size}
     encoder = random_encoder(ElectraConfig(**values), len(model.encoder.layers))
     new = encoder.embeddings
+    assert isinstance(new, Embeddings) and isinstance(new.project, nn.Linear)
     new.word.weight.copy_(narrow)
     new.position.weight.copy_(shifts @ basis)  # (P, E)
-    new.token_type.weight.zero_()
+    if new.token_type:
+        new.token_type.weight.zero_()
     new.norm.weight.fill_((counts @ narrow.std(1, correction=0) / counts.sum()).item())
     new.project.weight.copy_(basis)
     new.project.bias.copy_(mean)
