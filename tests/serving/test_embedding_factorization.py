@@ -69,6 +69,13 @@ def test_positions_far_from_the_typical_ones_are_fitted_too():
     assert 1 - fitted < 0.8 * (1 - without), (fitted, without)
 
 
+def test_a_roberta_counts_its_positions_from_0_afterwards():
+    model = tiny_model(model_type="roberta")
+    narrow = factorize_embeddings(model, ["a man plays", "the dog"], 23)
+    assert narrow.encoder.config.max_tokens == model.encoder.config.max_tokens
+    assert mean_cosine(hidden_state_0(model, ["a man"]), hidden_state_0(narrow, ["a man"])) > 0.9
+
+
 def test_the_result_is_an_electra_that_transformers_opens(tmp_path):
     model = factorize_embeddings(SentenceEncoder.from_pretrained(TINY), sample_lines("train"), 64)
     model.save_pretrained(tmp_path / "narrow")

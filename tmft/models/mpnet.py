@@ -103,6 +103,7 @@ FAMILIES = {
         mlm_class="MPNetForMaskedLM",
         mlm_activation="gelu",  # whatever hidden_act says, as in transformers
         tokenizer="mpnet",
+        has_numpy_encoder=True,
         bert_incompatible="it has relative positions",
     ),
 }

@@ -101,8 +101,8 @@ def to_bert(model: SentenceEncoder) -> SentenceEncoder:
 
 def prepare_compact(model: SentenceEncoder) -> SentenceEncoder:
     """Return a model that encode.py of the compact format computes: the same one, or a BERT."""
-    is_known = model.encoder.config.model_type in numpy_encoder.MODEL_TYPES
-    return require_compact_support(model if is_known else to_bert(model))
+    family = FAMILIES[model.encoder.config.model_type]
+    return require_compact_support(model if family.has_numpy_encoder else to_bert(model))
 
 
 def load_tmft(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:

@@ -28,7 +28,6 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-MODEL_TYPES = ("bert", "electra", "mpnet")  # in config.json
 LAYOUT_VERSION = "1"
 GROUP_SIZE = 32
 BATCH_SIZE = 32  # sentences that are computed together; they are sorted by length first
@@ -53,7 +52,7 @@ class Encoder:
         self.num_layers, self.num_heads = config["num_hidden_layers"], config["num_attention_heads"]
         self.epsilon, self.hidden_act = config["layer_norm_eps"], config["hidden_act"]
         self.weights = read_weights(folder / "model.safetensors")
-        if config["model_type"] == "mpnet":
+        if RELATIVE_BIAS in self.weights:
             self.weights = rename_mpnet_weights(self.weights)
         self.modules: list[Callable[[np.ndarray], np.ndarray]] = []  # what follows the pooling: functions
         for module in read_json(folder / "modules.json"):
