@@ -109,7 +109,10 @@ def test_the_command_prunes_and_factorizes(tmp_path, capsys):
     words = [str(TINY), str(tmp_path / "x"), "--embedding-size", "64"]
     with pytest.raises(InputError, match="--embedding-size needs --prune-vocabulary"):
         export_command.main(words)
-    export_command.main([*words, "--prune-vocabulary", str(text), "--vocab-size", "2000"])
+    pruning = ["--prune-vocabulary", str(text), "--vocab-size", "2000"]
+    with pytest.raises(InputError, match="embedding_size 0"):
+        export_command.main([*words[:2], "--embedding-size", "0", *pruning])
+    export_command.main([*words, *pruning])
     assert "vocabulary of 16384 tokens pruned to 2000" in capsys.readouterr().out
     opened = SentenceEncoder.from_pretrained(tmp_path / "x")
     assert opened.encoder.embeddings.word.weight.shape == (2000, 64)

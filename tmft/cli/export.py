@@ -72,7 +72,7 @@ def main(argv: list[str] | None = None) -> None:
         exported = prune_vocabulary(original, lines, args.vocab_size)
         counts = len(original.tokenizer.vocabulary), len(exported.tokenizer.vocabulary)
         print("vocabulary of {} tokens pruned to {}".format(*counts))
-    if args.embedding_size:
+    if args.embedding_size is not None:
         lines = filter(str.strip, read_lines(args.prune_vocabulary))
         exported = factorize_embeddings(exported, lines, args.embedding_size)
     card_data = (

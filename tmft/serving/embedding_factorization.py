@@ -10,10 +10,8 @@ Letters in this file: V tokens, P positions, D hidden_size, E embedding_size.
 
 from collections.abc import Iterable
 from copy import deepcopy
-from functools import partial
 
 import torch
-import torch.nn.functional as F
 
 from tmft.embedding.postprocessing import principal_components
 from tmft.errors import InputError, check_range
@@ -30,7 +28,7 @@ FREQUENT_TOKENS = 1000  # the embeddings of positions are fitted for these
 def factorize_embeddings(
     model: SentenceEncoder, lines: Iterable[str], embedding_size: int
 ) -> SentenceEncoder:
-    """Return a copy of a BERT whose embeddings of tokens have E dimensions, as an ELECTRA.
+    """Return a copy of a BERT as an ELECTRA whose token embeddings have E dimensions.
 
     lines: a text; each token counts by its frequency in it. embedding_size: E, 2 to D - 1.
     Raises InputError for an E out of range, for an empty text, and for a model that cannot be stored as a
@@ -42,19 +40,15 @@ def factorize_embeddings(
         problem = f"embedding_size: {old_config.model_type} with embeddings of {old_config.embedding_size}"
         remedy = "choose a BERT, or an ELECTRA whose embeddings are as wide as its layers"
         raise InputError(f"{problem} dimensions: {remedy}", "embedding_size")
-    D = old_config.hidden_size
-    check_range("embedding_size", embedding_size, 2, D - 1)
+    check_range("embedding_size", embedding_size, 2, old_config.hidden_size - 1)
     counts = token_counts(model, lines)[: old_config.vocab_size]  # (V,)
     config, weights = convert_to_bert(encoder)
     tables = ("word", "position", "token_type")
     words, positions, types = (weights[f"embeddings.{name}.weight"].double() for name in tables)
-    scale, shift = (weights[f"embeddings.norm.{name}"].double() for name in ("weight", "bias"))
-    norm = partial(
-        F.layer_norm, normalized_shape=(D,), weight=scale, bias=shift, eps=old_config.layer_norm_eps
-    )
+    norm = deepcopy(encoder.embeddings.get_submodule("norm")).double()
     typical = norm(words + positions[TYPICAL_POSITIONS].mean(0) + types[0])  # (V, D)
     basis, mean, components = principal_components(typical, counts, embedding_size - 1)
-    # LayerNorm subtracts the mean of the E coordinates: it is 0 if they have no part along (1, ..., 1).
+    # LayerNorm subtracts the mean of the E coordinates, which is 0 for vectors orthogonal to (1, ..., 1).
     rotation = torch.linalg.svd(torch.ones(1, embedding_size, dtype=torch.float64)).Vh[1:]
     basis, narrow = basis @ rotation, components @ rotation  # (D, E), (V, E)
     frequent = counts.argsort(descending=True, stable=True)[:FREQUENT_TOKENS]

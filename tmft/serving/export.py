@@ -20,9 +20,9 @@ from tmft.errors import InputError, check_choice
 from tmft.io.atomic import check_output_folder, replacing_files, write_file
 from tmft.models.registry import FAMILIES, convert_to_bert, empty_encoder
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
-from tmft.serving import numpy_encoder
 from tmft.serving.compact_export import ENCODER_FILE, quantize_compact, require_compact_support, write_compact
 from tmft.serving.graph_encoder import find_graph
+from tmft.serving.numpy_encoder import Encoder as NumpyEncoder
 from tmft.serving.onnx import (
     PACKAGES,
     OnnxEncoder,
@@ -136,7 +136,7 @@ FORMATS = {
     "compact": ExportFormat(
         prepare_compact,
         write_compact,
-        lambda folder: numpy_encoder.Encoder(folder).encode,
+        lambda folder: NumpyEncoder(folder).encode,
         ("int4", "int8"),
         quantize=quantize_compact,
         graph_pattern=ENCODER_FILE,

@@ -188,7 +188,7 @@ def rename_mpnet_weights(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray
 
 
 def relative_bias(table: np.ndarray, T: int) -> np.ndarray:
-    """Return what is added to the scores of each head for the distances between tokens, (H, T, T)."""
+    """Return the biases of each head for each pair of tokens, by their distance, (H, T, T)."""
     distance = np.arange(T) - np.arange(T)[:, None]
     buckets = np.searchsorted(BUCKET_STARTS, abs(distance), side="right") - 1 + 16 * (distance > 0)
     return table[buckets].transpose(2, 0, 1)
