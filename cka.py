@@ -28,8 +28,8 @@ from tmft.datasets.task_lookup import get_task, read_sentences, read_split
 from tmft.device import choose_device
 from tmft.errors import InputError
 from tmft.evaluation.compare_layers import MAX_IN_MEMORY, compare_layers, match_layers
-from tmft.formatting import text_bar, text_table, to_json
 from tmft.io.atomic import check_writable, write_file
+from tmft.io.formatting import text_bar, text_table, to_json
 from tmft.io.paths import DATA_FOLDER
 from tmft.reports import plots
 from tmft.reports.drawing import check_figure

@@ -54,12 +54,10 @@ from tmft.evaluation.evaluators import (
     unlabeled_texts,
     use_saved_similarity,
 )
-from tmft.evaluation.static_models import random_static_model
-from tmft.evaluation.training_free import TrainingFreeConfig, TrainingFreeEncoders
-from tmft.formatting import percent, to_json
 from tmft.io.atomic import check_output_folder, check_writable, write_file
+from tmft.io.formatting import percent, to_json
 from tmft.io.paths import DATA_FOLDER
-from tmft.losses.objective import Objective
+from tmft.loss import Objective
 from tmft.reports.score_tables import format_isotropy, format_scores_by_metric, format_scores_by_variant
 from tmft.runs.model_difference import (
     MAX_TIMED_SENTENCES,
@@ -74,6 +72,8 @@ from tmft.runs.run_result import FineTunedRun
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import OVERALL, Task
 from tmft.training.multitask import average_scores
+from tmft.training_free.static_models import random_static_model
+from tmft.training_free.training_free import TrainingFreeConfig, TrainingFreeEncoders
 
 Results = dict[str, dict[float, dict]]  # task -> layer, or weight of --interpolate -> scores
 

@@ -30,7 +30,7 @@ of options that change the result, that is an error; nothing is overwritten.
 Pre-training has no dev set: it saves the last weights.
 """
 
-# Where to start reading: the method is fit() in tmft/training/loop.py, the training loop. On the way there,
+# Where to start reading: the method is fit() in tmft/loop.py, the training loop. On the way there,
 # main() calls fine_tune_all(), which calls fine_tune() in tmft/runs/fine_tune.py for each run.
 
 import sys
@@ -43,9 +43,9 @@ from tmft.cli.parser import CommandLineParser, default_command, fields_from_args
 from tmft.cli.train_options import OBJECTIVE_CONFIGS, Groups, add_train_options, check_train_options
 from tmft.datasets.task_lookup import get_task, read_all_splits, with_available_eval_data
 from tmft.device import choose_device
-from tmft.distributed import Processes, init_distributed
+from tmft.io.distributed import Processes, init_distributed
 from tmft.io.paths import PACKAGE_DATA
-from tmft.pretraining.loop import PretrainingRecipe
+from tmft.pretraining.pretraining_loop import PretrainingRecipe
 from tmft.runs.fine_tune import fine_tune
 from tmft.runs.layer_search import search_rounds
 from tmft.runs.pretrain import PRETRAINING_TASKS, do_pretraining_runs

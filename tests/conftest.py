@@ -25,18 +25,18 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 from tmft.checkpoints.tokenizers import load_tokenizer  # noqa: E402
 from tmft.data import Examples  # noqa: E402
-from tmft.evaluation.static_models import (  # noqa: E402
-    random_word_vectors,
-    static_encoder,
-    without_special_tokens,
-)
-from tmft.models.registry import config_from_dict, random_encoder  # noqa: E402
+from tmft.loop import fit  # noqa: E402
+from tmft.models.families import config_from_dict, random_encoder  # noqa: E402
 from tmft.packing import pack  # noqa: E402
 from tmft.runs.fine_tune import assemble_training  # noqa: E402
 from tmft.sentence_encoder import SentenceEncoder  # noqa: E402
 from tmft.tasks import Task  # noqa: E402
-from tmft.training.loop import fit  # noqa: E402
-from tmft.training.task import TrainingTask  # noqa: E402
+from tmft.training_free.static_models import (  # noqa: E402
+    random_word_vectors,
+    static_encoder,
+    without_special_tokens,
+)
+from tmft.training_task import TrainingTask  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 # Properties draw the same examples in each run. HYPOTHESIS_PROFILE=search draws new ones, and more of them.

@@ -16,7 +16,9 @@ from subprocess import CompletedProcess
 
 ROOT = Path(__file__).resolve().parent.parent
 FORK_SERVER = multiprocessing.get_context("forkserver")
-FORK_SERVER.set_forkserver_preload(["train", "tmft.distributed", "tmft.runs.fine_tune", "tmft.runs.pretrain"])
+FORK_SERVER.set_forkserver_preload(
+    ["train", "tmft.io.distributed", "tmft.runs.fine_tune", "tmft.runs.pretrain"]
+)
 
 
 def run_together(

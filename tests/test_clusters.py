@@ -16,8 +16,8 @@ import torch
 from conftest import PAIRS, ROOT
 from processes import run_forked, run_together
 
-from tmft.distributed import Processes
 from tmft.errors import InputError
+from tmft.io.distributed import Processes
 
 PAGE = (ROOT / "docs/clusters.md").read_text(encoding="utf-8")
 # Name of a script -> its text; the name stands before the block.

@@ -39,7 +39,7 @@ def test_every_registry_that_the_page_names_is_in_its_file():
 
 
 def test_the_map_has_the_rooms_in_the_order_of_their_imports():
-    names = PAGE.split("tests/test_rooms.py -->\n")[1].split("\n\n")[0]
+    names = PAGE.split("tests/test_rings.py -->\n")[1].split("\n\n")[0]
     assert names.replace("\n", " ").split(" · ") == [room for room in ORDER if room != "__main__"]
 
 

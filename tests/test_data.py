@@ -13,7 +13,7 @@ from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
 from tmft.evaluation.evaluators import EVALUATORS
 from tmft.io.text import has_visible_text
-from tmft.losses.registry import OBJECTIVES
+from tmft.losses.objectives import OBJECTIVES
 from tmft.metrics import METRICS
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.tasks import CLASSES_FROM_FILE, GROUPS, TASKS, Task

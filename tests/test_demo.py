@@ -23,8 +23,8 @@ from tokenizers import Tokenizer
 
 from tmft import SentenceEncoder
 from tmft.embedding.modules import Dense, Normalize
-from tmft.serving.export import export
-from tmft.serving.numpy_encoder import Encoder
+from tmft.export.export import export
+from tmft.export.numpy_encoder import Encoder
 
 DEMO = ROOT / "docs/demo"
 MODEL = DEMO / "model"
@@ -117,7 +117,7 @@ def test_the_committed_model_is_tiny_in_four_bits_and_an_export_of_itself(tmp_pa
     model, tiny = SentenceEncoder.from_pretrained(MODEL), SentenceEncoder.from_pretrained(ROOT / "data/tiny")
     assert (model.encode(SENTENCES) * tiny.encode(SENTENCES)).sum(1).mean() > 0.97
     export(model, tmp_path / "model", "compact", "int4")
-    (tmp_path / "model/encode.py").unlink()  # not committed twice: it is tmft/serving/numpy_encoder.py
+    (tmp_path / "model/encode.py").unlink()  # not committed twice: it is tmft/export/numpy_encoder.py
     (tmp_path / "model/README.md").unlink()
     for path in (path for path in (tmp_path / "model").rglob("*") if path.is_file()):
         committed = MODEL / path.relative_to(tmp_path / "model")

@@ -7,11 +7,11 @@ import pytest
 from conftest import ROOT, training_task
 
 from tmft.data import read_examples
-from tmft.losses.cosine import CosineMSE
+from tmft.loop import Recipe, fit
+from tmft.loss import CosineMSE
 from tmft.metrics import spearman
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import TASKS
-from tmft.training.loop import Recipe, fit
 
 PATH = ROOT / "docs/lecture/one_file.py"
 

@@ -25,11 +25,14 @@ import cka
 import evaluate
 import train
 from tmft import InputError, SentenceEncoder
-from tmft.cli import encode, export, report, search
+from tmft.cli import encode_command as encode
+from tmft.cli import export_command as export
+from tmft.cli import report_command as report
+from tmft.cli import search_command as search
 from tmft.cli.parser import run_command
-from tmft.distributed import Processes
 from tmft.io import atomic
-from tmft.models.registry import check_memory, config_from_dict, total_memory
+from tmft.io.distributed import Processes
+from tmft.models.families import check_memory, config_from_dict, total_memory
 from tmft.training.checkpointing import TrainingCheckpoint
 
 # ------------------------------------------------------------------------------------------ what is POSIX

@@ -15,22 +15,32 @@ import cka
 import evaluate
 import train
 from tmft import InputError, SentenceEncoder
-from tmft.cli import data, encode, export, grid, probe, recommend, report, search, serve, student
+from tmft.cli import data_command as data
+from tmft.cli import encode_command as encode
+from tmft.cli import export_command as export
+from tmft.cli import grid_command as grid
+from tmft.cli import probe_command as probe
+from tmft.cli import recommend_command as recommend
+from tmft.cli import report_command as report
+from tmft.cli import search_command as search
+from tmft.cli import serve_command as serve
+from tmft.cli import student_command as student
 from tmft.cli.parser import fields_from_args
 from tmft.cli.train_options import OBJECTIVE_CONFIGS
 from tmft.data import Examples, read_examples
 from tmft.datasets.task_lookup import expand_groups, get_task
 from tmft.embedding.layer_mix import parse_layer_mix
-from tmft.embedding.postprocessing import POSTPROCESSING
 from tmft.embedding.prompts import parse_prompt
 from tmft.embedding.token_weights import check_token_weights
 from tmft.evaluation.evaluators import EVALUATORS
-from tmft.models import bert_families, config_from_dict, registry
+from tmft.models import bert_families, config_from_dict
+from tmft.models import families as registry
 from tmft.pooling import parse_pooling
-from tmft.pretraining.loop import PretrainingRecipe
+from tmft.pretraining.pretraining_loop import PretrainingRecipe
 from tmft.runs.pretrain import PRETRAINING_TASKS, PretrainingConfig
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.runs.sweep_plan import parse_layers
+from tmft.training_free.postprocessing import POSTPROCESSING
 
 PATHS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PATHS += [ROOT / "data/README.md", ROOT / "data/twins/README.md", ROOT / "data/tiny/README.md"]
@@ -237,7 +247,7 @@ RUN = {
 def test_the_commands_of_the_readme_run(tiny_folder, tmp_path, monkeypatch):
     """In their order, on files of the names that they have: what one writes, the next ones read."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tmft.datasets.distillation_data.DATA_FOLDER", tmp_path / "cache")
+    monkeypatch.setattr("tmft.students.distillation_data.DATA_FOLDER", tmp_path / "cache")
     (tmp_path / "data").symlink_to(ROOT / "data")
     (tmp_path / "my-encoder").symlink_to(ROOT / "data/tiny")
     rows = [

@@ -16,12 +16,12 @@ import train
 from tmft import InputError, SentenceEncoder, fine_tune
 from tmft.cli.config_file import read_options
 from tmft.data import DATA_FOLDER
-from tmft.evaluation.static_models import random_static_model
-from tmft.losses.cosine import CosineBCE, CosineMSE
+from tmft.loss import CosineBCE, CosineMSE
 from tmft.metrics import cosines, spearman
 from tmft.reports.run_commands import option_words
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.runs.run_folder import read_result
+from tmft.training_free.static_models import random_static_model
 
 # ------------------------------------------------------------------------------------- what a run leaves
 

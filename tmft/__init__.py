@@ -8,25 +8,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tmft.callbacks import EpochResult as EpochResult
     from tmft.cka import linear_cka as linear_cka
     from tmft.data import Examples as Examples
-    from tmft.distillation import distill as distill
-    from tmft.embedding.postprocessing import POSTPROCESSING as POSTPROCESSING
     from tmft.embedding.token_weights import TOKEN_WEIGHTS as TOKEN_WEIGHTS
     from tmft.errors import InputError as InputError
-    from tmft.fine_tuning import FineTuningResult as FineTuningResult
-    from tmft.fine_tuning import fine_tune as fine_tune
-    from tmft.losses.registry import OBJECTIVES as OBJECTIVES
+    from tmft.loop import Recipe as Recipe
+    from tmft.loop import fit as fit
+    from tmft.losses.objectives import OBJECTIVES as OBJECTIVES
     from tmft.metrics import METRICS as METRICS
-    from tmft.models.registry import FAMILIES as FAMILIES
+    from tmft.models.families import FAMILIES as FAMILIES
     from tmft.pooling import POOLINGS as POOLINGS
+    from tmft.runs.fine_tuning import FineTuningResult as FineTuningResult
+    from tmft.runs.fine_tuning import fine_tune as fine_tune
     from tmft.sentence_encoder import SentenceEncoder as SentenceEncoder
+    from tmft.students.distill import distill as distill
     from tmft.tasks import TASKS as TASKS
     from tmft.tasks import Task as Task
-    from tmft.training.loop import Recipe as Recipe
-    from tmft.training.loop import fit as fit
-    from tmft.training.loop_state import EpochResult as EpochResult
-    from tmft.training.task import TrainingTask as TrainingTask
+    from tmft.training_free.postprocessing import POSTPROCESSING as POSTPROCESSING
+    from tmft.training_task import TrainingTask as TrainingTask
 
 __version__ = "0.22.0"
 
@@ -35,25 +35,25 @@ MODULES = {
     "SentenceEncoder": "sentence_encoder",
     "InputError": "errors",
     # fine-tuning
-    "fine_tune": "fine_tuning",
-    "FineTuningResult": "fine_tuning",
-    "Recipe": "training.loop",
-    "fit": "training.loop",
-    "TrainingTask": "training.task",
-    "EpochResult": "training.loop_state",
+    "fine_tune": "runs.fine_tuning",
+    "FineTuningResult": "runs.fine_tuning",
+    "Recipe": "loop",
+    "fit": "loop",
+    "TrainingTask": "training_task",
+    "EpochResult": "loop_state",
     "Examples": "data",
     "Task": "tasks",
     # other uses of a model
-    "distill": "distillation",
+    "distill": "students.distill",
     "linear_cka": "cka",
     # registries: to add something of your own is a row in one of them
     "TASKS": "tasks",
-    "OBJECTIVES": "losses.registry",
+    "OBJECTIVES": "losses.objectives",
     "METRICS": "metrics",
     "POOLINGS": "pooling",
     "TOKEN_WEIGHTS": "embedding.token_weights",
-    "POSTPROCESSING": "embedding.postprocessing",
-    "FAMILIES": "models.registry",
+    "POSTPROCESSING": "training_free.postprocessing",
+    "FAMILIES": "models.families",
 }
 __all__ = [*MODULES]  # noqa: PLE0604
 

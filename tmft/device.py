@@ -12,7 +12,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from tmft.errors import InputError
-from tmft.formatting import format_duration
+from tmft.io.formatting import format_duration
 from tmft.speed.threads import limit_threads
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -54,10 +54,10 @@ from tmft.embedding.prompts import (
 )
 from tmft.embedding.similarity import SIMILARITIES
 from tmft.embedding.token_weights import TokenWeights, make_token_weights
+from tmft.encoder import UNLIMITED_LENGTH, BaseEncoder
 from tmft.errors import InputError, check_choice, check_range, short_repr
 from tmft.io.atomic import replacing_files, write_file
-from tmft.models.base import UNLIMITED_LENGTH, BaseEncoder
-from tmft.models.registry import FAMILIES
+from tmft.models.families import FAMILIES
 from tmft.packing import PACKED_LENGTH, PackedBatch, TokenizedCorpus, length_bucketed_batches, pack
 from tmft.pooling import parse_pooling, pooling_functions, required_components
 from tmft.speed.prepacked_weights import fast_encoding, prepacked_weights

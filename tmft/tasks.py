@@ -27,7 +27,7 @@ class Task:
     empty_text: replacement for an empty text; the empty string means that an empty text is an error.
     label: name of the label column, which holds a score or the name of a class; "" if there are no labels.
     classes: name of each class -> its index, from 0; empty if the labels are scores.
-    objective: an entry of OBJECTIVES (tmft/losses/registry.py); "" if the task is only scored, not trained.
+    objective: an entry of OBJECTIVES (tmft/losses/objectives.py); "" if the task is only scored, not trained.
     metric: an entry of METRICS (tmft/metrics.py); its value on dev selects the epoch. A task that is only
         scored may name any metric that its evaluator returns.
     task_type: an entry of EVALUATORS (tmft/evaluation/evaluators.py), which scores a model without training.
@@ -189,7 +189,7 @@ TASKS = {
     "rte":            classification_task("glue/rte/{split}.tsv", columns=PAIR_COLUMNS, classes=TWO_WAY_NLI),
 
     # Distillation: the lines of a text with the embeddings that a teacher gives them as labels, see
-    # tmft/datasets/distillation_data.py. The learning rate is higher than the default, since each target is
+    # tmft/students/distillation_data.py. The learning rate is higher than the default, since each target is
     # a whole embedding and not one score of a pair.
     "distillation": Task("", columns=TEXT_COLUMN, label="embedding", objective="distillation",
                          eval_files="stsb/{split}.tsv",

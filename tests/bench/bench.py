@@ -149,10 +149,10 @@ def bench_pretrain(args) -> None:
     from tmft.checkpoints.model_folder import ModelFolder
     from tmft.data import read_examples
     from tmft.datasets.task_lookup import get_task
-    from tmft.distributed import init_distributed
+    from tmft.io.distributed import init_distributed
     from tmft.pretraining.corpus import PermutationSampler, tokenize_files
-    from tmft.pretraining.loop import PretrainingRecipe, fit
     from tmft.pretraining.masking import Masking
+    from tmft.pretraining.pretraining_loop import PretrainingRecipe, fit
     from tmft.runs.pretrain import from_checkpoint
     from tmft.runs.run_config import PretrainingConfig
     from tmft.training.checkpointing import TrainingCheckpoint

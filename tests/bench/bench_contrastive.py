@@ -47,12 +47,12 @@ def step():
     optimizer.step()
 """
 OURS = f"""
-from tmft.training.optimizers import MixedPrecision
+from tmft.optimizers import MixedPrecision
 from tmft.losses.multiple_negatives import MultipleNegativesRanking
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.training.task import PackedEmbedder
+from tmft.training_task import PackedEmbedder
 from tmft.training.gradient_cache import GradientCache
-from tmft.training.task import Batch
+from tmft.training_task import Batch
 model = SentenceEncoder.from_pretrained({{ckpt!r}}).train()
 objective, target = MultipleNegativesRanking(0, task), torch.arange({{pairs}})
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, fused=True)

@@ -74,7 +74,7 @@ def write_checkpoint(content: dict, folder: Path, num_shards: int = NUM_SHARDS) 
     import torch
     from safetensors.torch import save_file
 
-    from tmft.models.registry import config_from_dict, empty_encoder, parameter_names
+    from tmft.models.families import config_from_dict, empty_encoder, parameter_names
 
     config = config_from_dict(content)
     names = {ours: theirs for theirs, ours in parameter_names(config).items()}
@@ -99,7 +99,7 @@ def write_checkpoint(content: dict, folder: Path, num_shards: int = NUM_SHARDS) 
 
 def loaders(folder: Path, model_type: str, layer: int, dtype: str) -> dict[str, tuple[str, str]]:
     """Return {library: (its imports, the expression that loads the first `layer` layers)}."""
-    from tmft.models.registry import FAMILIES
+    from tmft.models.families import FAMILIES
 
     family = FAMILIES[model_type]
     no_pooler = ", add_pooling_layer=False" if family.has_pooler else ""
@@ -134,7 +134,7 @@ def measurements(content: dict, layer: int, rounds: int) -> Iterator[str]:
     """
     from statistics import median
 
-    from tmft.models.registry import config_from_dict, parameter_counts
+    from tmft.models.families import config_from_dict, parameter_counts
 
     config = config_from_dict(content)
     with tempfile.TemporaryDirectory() as scratch:

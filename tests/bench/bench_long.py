@@ -98,7 +98,7 @@ def write_model(content: dict, num_layers: int, tokenizer_of: Path, folder: Path
     """Save a model with random weights, the config.json `content`, and the tokenizer of another folder."""
     from tmft import SentenceEncoder
     from tmft.checkpoints.tokenizers import load_tokenizer
-    from tmft.models.registry import config_from_dict, random_encoder
+    from tmft.models.families import config_from_dict, random_encoder
 
     config = config_from_dict(content | {"num_hidden_layers": num_layers})
     tokenizer = load_tokenizer(tokenizer_of)

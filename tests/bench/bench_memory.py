@@ -62,10 +62,10 @@ def report_stages(report, scratch: str) -> None:
     report: called with the name of a stage. scratch: the folder in which the embeddings of the teacher are.
     """
     import train
-    from tmft.datasets import distillation_data
+    from tmft.optimizers import MixedPrecision
     from tmft.runs import fine_tune, pretrain
-    from tmft.training.optimizers import MixedPrecision
-    from tmft.training.task import TrainingTask
+    from tmft.students import distillation_data
+    from tmft.training_task import TrainingTask
 
     def report_after(owner, name: str, stage: str) -> None:
         function = getattr(owner, name)

@@ -31,9 +31,9 @@ import torch
 from bench_train import Work, least_work, machine_rates, matrix_entries
 
 from tmft import SentenceEncoder
-from tmft.formatting import markdown_table
+from tmft.export.quantization import set_encode_precision
+from tmft.io.formatting import markdown_table
 from tmft.reports.drawing import COLORS, MARKERS, save_figure
-from tmft.serving.quantization import set_encode_precision
 
 SIZES = (8, 16, 32, 64, 128, 256)  # pairs of a step, sentences that are encoded at once
 LENGTHS = (8, 16, 32, 64, 128, 256, 512)  # tokens of a text, with the special tokens

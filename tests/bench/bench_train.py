@@ -19,12 +19,12 @@ from tmft import SentenceEncoder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import Examples, read_examples
 from tmft.datasets.task_lookup import get_task
-from tmft.losses.cosine import CosineMSE
-from tmft.models.registry import FAMILIES, config_from_dict, random_encoder
+from tmft.loop import Recipe, fit
+from tmft.loss import CosineMSE
+from tmft.models.families import FAMILIES, config_from_dict, random_encoder
 from tmft.packing import PackedBatch
 from tmft.speed.occurring_words import OccurringWords
-from tmft.training.loop import Recipe, fit
-from tmft.training.task import TrainingTask
+from tmft.training_task import TrainingTask
 
 # Architectures with random weights, to measure speed: name -> (layers kept of 12, sizes, attention heads).
 ELECTRA = {"model_type": "electra", "vocab_size": 30522, "max_position_embeddings": 512}
@@ -110,7 +110,7 @@ class Work:
         model.to(self.device)
         every_id = model.tokenize(self.all_texts)
         words = patch(
-            "tmft.training.optimizers.OccurringWords",
+            "tmft.optimizers.OccurringWords",
             lambda embeddings, *_: OccurringWords(embeddings, every_id),
         )
         few = Examples(tuple(side[:2] for side in self.texts), [0.0, 5.0])
@@ -455,12 +455,12 @@ def bench_techniques(args) -> None:
 
     adamw = torch.optim.AdamW
     without = {
-        "packing (one padded sentence per row)": patch("tmft.training.task.pack", one_sentence_per_row),
-        "written-out attention (SDPA)": patch("tmft.models.bert.SelfAttention.forward", library_attention),
+        "packing (one padded sentence per row)": patch("tmft.training_task.pack", one_sentence_per_row),
+        "written-out attention (SDPA)": patch("tmft.bert.SelfAttention.forward", library_attention),
         "fused AdamW (torch's default)": patch(
             "torch.optim.AdamW", lambda *args, fused, **keys: adamw(*args, **keys)
         ),
-        "words that occur (all words)": patch("tmft.training.optimizers.OccurringWords", every_word),
+        "words that occur (all words)": patch("tmft.optimizers.OccurringWords", every_word),
         "cheap dropout (torch's)": patch("tmft.speed.dropout.Dropout.forward", torch.nn.Dropout.forward),
         "oneDNN (MKL)": patch("tmft.speed.matmul.onednn_is_exact", lambda: False),
         "clipping gradients (no clipping)": patch("torch.nn.utils.clip_grad_norm_", lambda *_: None),

@@ -41,7 +41,7 @@ def export(source: str, folder: Path, lines: list[str], **options) -> None:
     """Export with tmft; `static`: with sentences to calibrate."""
     tmft_on_path()
     from tmft import SentenceEncoder
-    from tmft.serving.export import export
+    from tmft.export.export import export
 
     calibration = lines if options.pop("static", False) else ()
     export(SentenceEncoder.from_pretrained(source), folder, calibration_lines=calibration, **options)
@@ -129,7 +129,7 @@ CONVERSIONS = {
 def open_tmft(folder: Path, precision: str) -> Encode:
     tmft_on_path()
     from tmft import SentenceEncoder
-    from tmft.serving.quantization import set_encode_precision
+    from tmft.export.quantization import set_encode_precision
 
     model = SentenceEncoder.from_pretrained(folder)
     set_encode_precision(model, precision)

@@ -29,9 +29,9 @@ from bench import ROOT, cpu_name, measure
 from tmft import SentenceEncoder
 from tmft.data import read_examples
 from tmft.datasets.task_lookup import get_task
-from tmft.formatting import markdown_table
+from tmft.export.export import folder_size
+from tmft.io.formatting import markdown_table
 from tmft.metrics import spearman
-from tmft.serving.export import folder_size
 
 THREADS = 2
 CALIBRATION = 300  # sentences that determine the scales of static quantization

@@ -22,18 +22,18 @@ import torch.distributed as dist  # noqa: E402
 from tmft.checkpoints.tokenizers import load_tokenizer  # noqa: E402
 from tmft.data import Examples  # noqa: E402
 from tmft.datasets.task_lookup import get_task  # noqa: E402
-from tmft.distributed import Processes, init_distributed  # noqa: E402
-from tmft.models.registry import config_from_dict, random_encoder  # noqa: E402
+from tmft.io.distributed import Processes, init_distributed  # noqa: E402
+from tmft.loop import fit  # noqa: E402
+from tmft.models.families import config_from_dict, random_encoder  # noqa: E402
 from tmft.pretraining.corpus import TokenizedCorpus  # noqa: E402
-from tmft.pretraining.heads import MaskedLM  # noqa: E402
-from tmft.pretraining.loop import PretrainingRecipe  # noqa: E402
-from tmft.pretraining.loop import fit as pretrain  # noqa: E402
 from tmft.pretraining.masking import Masking  # noqa: E402
+from tmft.pretraining.pretraining_loop import PretrainingRecipe  # noqa: E402
+from tmft.pretraining.pretraining_loop import fit as pretrain  # noqa: E402
+from tmft.pretraining.token_heads import MaskedLM  # noqa: E402
 from tmft.runs.fine_tune import assemble_training  # noqa: E402
 from tmft.runs.run_config import FineTuningRecipe  # noqa: E402
 from tmft.sentence_encoder import SentenceEncoder  # noqa: E402
 from tmft.training.checkpointing import TrainingCheckpoint  # noqa: E402
-from tmft.training.loop import fit  # noqa: E402
 from tmft.training.multitask import make_training_tasks  # noqa: E402
 
 RESULT_FILE = "TMFT_RESULT_FILE"  # environment variable: the file that the main process writes

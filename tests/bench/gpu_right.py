@@ -27,28 +27,28 @@ from torch import Tensor
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import Examples
 from tmft.datasets.task_lookup import get_task
-from tmft.distributed import single_process
 from tmft.embedding.modules import make_projection
 from tmft.errors import InputError, describe_error
-from tmft.formatting import markdown_table
-from tmft.losses.cosine import CosineMSE
-from tmft.models.registry import config_from_dict, random_encoder
+from tmft.io.distributed import single_process
+from tmft.io.formatting import markdown_table
+from tmft.loop import fit
+from tmft.loss import CosineMSE
+from tmft.models.families import config_from_dict, random_encoder
+from tmft.optimizers import OPTIMIZERS, MixedPrecision, parameter_groups
 from tmft.packing import pack
 from tmft.pooling import POOLINGS
-from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection
-from tmft.pretraining.loop import PretrainingRecipe
-from tmft.pretraining.loop import fit as pretrain
 from tmft.pretraining.masking import Masking
+from tmft.pretraining.pretraining_loop import PretrainingRecipe
+from tmft.pretraining.pretraining_loop import fit as pretrain
 from tmft.pretraining.span_corruption import SpanCorruption, SpanMasking
+from tmft.pretraining.token_heads import MaskedLM, ReplacedTokenDetection
 from tmft.runs.fine_tune import assemble_training
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import Task
 from tmft.training.checkpointing import TrainingCheckpoint
-from tmft.training.loop import fit
 from tmft.training.multitask import make_training_tasks
-from tmft.training.optimizers import OPTIMIZERS, MixedPrecision, parameter_groups
-from tmft.training.task import PackedEmbedder
+from tmft.training_task import PackedEmbedder
 
 TWINS = Path(__file__).resolve().parents[2] / "data/twins"
 CPU = torch.device("cpu")

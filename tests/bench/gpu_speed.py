@@ -33,25 +33,25 @@ from bench_train import (
     wait,
 )
 
+from tmft.bert import SelfAttention
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.data import Examples, read_examples
 from tmft.datasets.task_lookup import get_task
-from tmft.distributed import single_process
+from tmft.encoder import block_diagonal_mask
 from tmft.errors import describe_error
-from tmft.formatting import markdown_table
-from tmft.models.base import block_diagonal_mask
-from tmft.models.bert import SelfAttention
-from tmft.models.registry import config_from_dict
+from tmft.io.distributed import single_process
+from tmft.io.formatting import markdown_table
+from tmft.models.families import config_from_dict
+from tmft.optimizers import MixedPrecision
 from tmft.packing import PACKED_LENGTH, length_bucketed_batches, pack
 from tmft.pretraining.corpus import tokenize_files
-from tmft.pretraining.loop import PretrainingRecipe
-from tmft.pretraining.loop import fit as pretrain_fit
 from tmft.pretraining.masking import Masking
+from tmft.pretraining.pretraining_loop import PretrainingRecipe
+from tmft.pretraining.pretraining_loop import fit as pretrain_fit
 from tmft.runs.pretrain import from_checkpoint
 from tmft.runs.run_config import PretrainingConfig
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.training.checkpointing import TrainingCheckpoint
-from tmft.training.optimizers import MixedPrecision
 
 TOKENIZER = Path(__file__).resolve().parent.parent.parent / "data/twins/mlm"
 MINILM = {"model_type": "bert", "vocab_size": 30522, "hidden_size": 384, "num_hidden_layers": 6}

@@ -38,7 +38,7 @@ sys.path.insert(0, str(ROOT))
 from tmft import SentenceEncoder  # noqa: E402
 from tmft.data import read_examples  # noqa: E402
 from tmft.datasets.task_lookup import get_task  # noqa: E402
-from tmft.formatting import markdown_table  # noqa: E402
+from tmft.io.formatting import markdown_table  # noqa: E402
 
 MAX_REQUESTS = 20_000  # of a measurement
 

@@ -61,23 +61,23 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 from tmft import SentenceEncoder, linear_cka
+from tmft.bert import Layer
 from tmft.data import Examples
 from tmft.datasets.task_lookup import get_task, read_split
-from tmft.distillation import DEFAULT_RECIPE, space_layers_evenly
-from tmft.formatting import markdown_table
+from tmft.export.quantization import set_encode_precision
 from tmft.io.atomic import write_file
-from tmft.losses.cosine import CosineMSE
-from tmft.losses.distillation import EmbeddingDistillation
+from tmft.io.formatting import markdown_table
+from tmft.loop import Recipe, fit
+from tmft.loss import CosineMSE
 from tmft.metrics import cosines, spearman
-from tmft.models.bert import Layer
 from tmft.packing import PackedBatch
 from tmft.pooling import mean_pooling
 from tmft.reports.drawing import line_style, save_figure
-from tmft.serving.quantization import set_encode_precision
 from tmft.speed.prepacked_weights import prepacked_weights
+from tmft.students.distill import DEFAULT_RECIPE, space_layers_evenly
+from tmft.students.distillation_loss import EmbeddingDistillation
 from tmft.tasks import TASKS
-from tmft.training.loop import Recipe, fit
-from tmft.training.task import TrainingTask
+from tmft.training_task import TrainingTask
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES = 5_000

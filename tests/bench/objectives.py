@@ -43,7 +43,7 @@ from tmft.data import Examples, read_examples  # noqa: E402
 from tmft.datasets.task_lookup import get_task  # noqa: E402
 from tmft.evaluation.isotropy import iso_score  # noqa: E402
 from tmft.evaluation.probes import load_generator, probe_layers  # noqa: E402
-from tmft.formatting import markdown_table  # noqa: E402
+from tmft.io.formatting import markdown_table  # noqa: E402
 from tmft.metrics import cosines, spearman  # noqa: E402
 from tmft.reports.drawing import Line, draw_line, layer_ticks, save_figure  # noqa: E402
 from tmft.reports.plots import STD_NOTE  # noqa: E402

@@ -39,15 +39,15 @@ from tmft import SentenceEncoder
 from tmft.data import Examples
 from tmft.datasets.task_lookup import get_task, read_split
 from tmft.evaluation.evaluators import EVALUATORS
-from tmft.formatting import markdown_table
-from tmft.losses.distillation import EmbeddingDistillation
+from tmft.export.export import folder_size
+from tmft.export.quantization import ENCODE_PRECISIONS, set_encode_precision
+from tmft.io.formatting import markdown_table
+from tmft.loop import Recipe, fit
 from tmft.pretraining.corpus import read_nonempty_lines
 from tmft.reports.drawing import line_style, log_ticks, save_figure
-from tmft.serving.export import folder_size
-from tmft.serving.quantization import ENCODE_PRECISIONS, set_encode_precision
+from tmft.students.distillation_loss import EmbeddingDistillation
 from tmft.tasks import TASKS
-from tmft.training.loop import Recipe, fit
-from tmft.training.task import TrainingTask
+from tmft.training_task import TrainingTask
 
 STS = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr")
 

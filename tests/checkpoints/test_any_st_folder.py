@@ -18,8 +18,8 @@ from tokenizers import Tokenizer
 from tmft.checkpoints.st_folder import NO_PROMPTS, SIMILARITY_FN_NAMES
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
-from tmft.evaluation.static_models import random_word_vectors
 from tmft.sentence_encoder import SentenceEncoder
+from tmft.training_free.static_models import random_word_vectors
 
 OLDER_KEYS = {  # of 1_Pooling/config.json before 5.3, in the order in which their vectors were joined
     "cls": "pooling_mode_cls_token",

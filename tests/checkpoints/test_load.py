@@ -7,9 +7,9 @@ import torch
 from conftest import store_weights, stored_weights, tiny_config
 
 from tmft.checkpoints.load import load_encoder, load_encoder_with_report
+from tmft.encoder import EncoderConfig
 from tmft.errors import InputError
-from tmft.models.base import EncoderConfig
-from tmft.models.registry import config_from_dict, parameter_counts
+from tmft.models.families import config_from_dict, parameter_counts
 from tmft.packing import pack
 
 ROWS = pack([[2, 9, 7, 12, 3], [2, 30, 3], [2, 8, 15, 20, 21, 22, 3]])

@@ -29,8 +29,8 @@ from tmft.checkpoints.weights import MAX_CHECKED_ROWS, check_finite
 from tmft.data import Examples
 from tmft.embedding.modules import Dense, Normalize
 from tmft.errors import InputError
-from tmft.losses.cosine import CosineMSE
-from tmft.models.registry import FAMILIES, config_from_dict, random_encoder
+from tmft.loss import CosineMSE
+from tmft.models.families import FAMILIES, config_from_dict, random_encoder
 from tmft.packing import pack
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.sentence_encoder import SentenceEncoder

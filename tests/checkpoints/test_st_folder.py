@@ -17,13 +17,13 @@ from conftest import (
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.data import Examples
 from tmft.embedding.modules import Dense, Normalize
-from tmft.embedding.postprocessing import fit_postprocessing
 from tmft.errors import InputError
-from tmft.losses.cosine import CosineMSE
+from tmft.loop import Recipe, fit
+from tmft.loss import CosineMSE
 from tmft.pooling import POOLINGS, Pooling
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import TASKS
-from tmft.training.loop import Recipe, fit
+from tmft.training_free.postprocessing import fit_postprocessing
 
 
 def their_embeddings(folder: Path) -> np.ndarray:

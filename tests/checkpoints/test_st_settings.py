@@ -26,7 +26,7 @@ from tmft.embedding.modules import (
 from tmft.embedding.similarity import SIMILARITIES
 from tmft.errors import InputError
 from tmft.evaluation.evaluators import use_saved_similarity
-from tmft.losses.cosine import CosineMSE
+from tmft.loss import CosineMSE
 from tmft.packing import pack
 from tmft.sentence_encoder import SentenceEncoder
 

@@ -16,8 +16,8 @@ from tokenizers import Tokenizer, models, normalizers, processors
 from tmft.checkpoints.sentencepiece import check_character_map, read_spm
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.embedding.prompts import PROMPTS, Prompt
+from tmft.encoder import UNLIMITED_LENGTH
 from tmft.errors import InputError
-from tmft.models.base import UNLIMITED_LENGTH
 from tmft.sentence_encoder import resolve_max_length
 
 TEXTS = random_texts(300, seed=4)

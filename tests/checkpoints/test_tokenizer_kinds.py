@@ -25,7 +25,7 @@ from tokenizer_forms import (
 from tmft.checkpoints.tokenizer_kinds import TOKENIZER_KINDS
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
-from tmft.models.registry import FAMILIES
+from tmft.models.families import FAMILIES
 
 AROUND = {  # special tokens before and after a sentence, where it is not one and one
     "llama 3 tokenizer.json": (1, 0),

@@ -16,24 +16,21 @@ import evaluate
 import tmft
 import train
 from tmft import InputError, SentenceEncoder
-from tmft.cli import (
-    completion,
-    encode,
-    entry_points,
-    export,
-    grid,
-    probe,
-    recommend,
-    report,
-    search,
-    serve,
-    student,
-)
-from tmft.cli import data as data_command
+from tmft.cli import completion_command as completion
+from tmft.cli import data_command, entry_points
+from tmft.cli import encode_command as encode
+from tmft.cli import export_command as export
+from tmft.cli import grid_command as grid
+from tmft.cli import probe_command as probe
+from tmft.cli import recommend_command as recommend
+from tmft.cli import report_command as report
+from tmft.cli import search_command as search
+from tmft.cli import serve_command as serve
+from tmft.cli import student_command as student
 from tmft.cli.parser import CommandLineParser
-from tmft.pretraining.loop import PretrainingRecipe
+from tmft.loop import Recipe
+from tmft.pretraining.pretraining_loop import PretrainingRecipe
 from tmft.runs.run_config import FROM_SCRATCH_DEFAULTS, GENERATOR_SIZE
-from tmft.training.loop import Recipe
 
 # What follows a command that would work, and how the message begins; after ' ... ' what it has later.
 MISTAKES = [

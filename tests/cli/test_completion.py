@@ -8,7 +8,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-from tmft.cli import completion
+from tmft.cli import completion_command as completion
 from tmft.cli.entry_points import COMMANDS
 from tmft.losses.nested import ALL_LAYERS
 

@@ -9,7 +9,9 @@ from conftest import assert_same_embeddings, stored_weights, tiny_model
 
 import cka
 import evaluate
-from tmft.cli import encode, export, search
+from tmft.cli import encode_command as encode
+from tmft.cli import export_command as export
+from tmft.cli import search_command as search
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
 

@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 from conftest import ROOT
 
-from tmft.cli import export
+from tmft.cli import export_command as export
 from tmft.cli.parser import CommandLineParser, default_command, fields_from_args, run_command
 from tmft.errors import InputError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from tmft.cli import data as data_command
+from tmft.cli import data_command
 from tmft.data import read_examples
 from tmft.datasets.own_data import convert_tables, parse_columns, parse_fractions
 from tmft.datasets.task_lookup import get_task

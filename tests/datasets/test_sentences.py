@@ -2,9 +2,9 @@
 
 import pytest
 
-from tmft.cli import data as data_command
-from tmft.datasets.distillation_data import extract_sentences, line_to_sentences
+from tmft.cli import data_command
 from tmft.errors import InputError
+from tmft.students.distillation_data import extract_sentences, line_to_sentences
 
 LONG = "The first sentence is here, and it is not short at all. “The second one” begins with a quote! " + (
     "Does (he) know that e.g. this stays, as no capital follows? Yes."

@@ -34,10 +34,10 @@ from tmft.embedding.token_weights import (
     make_token_weights,
 )
 from tmft.errors import InputError
-from tmft.losses.cosine import CosineMSE
+from tmft.loop import Recipe, fit
+from tmft.loss import CosineMSE
 from tmft.packing import pack
 from tmft.tasks import TASKS
-from tmft.training.loop import Recipe, fit
 
 V = len(VOCABULARY)
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -402,7 +402,7 @@ def fine_tuned(name: str | None, **changes) -> SentenceEncoder:
 def test_training_the_occurring_words_gives_the_weights_of_training_all(family, name, monkeypatch):
     ours = fine_tuned(name, **FAMILIES[family])
     table = ours.token_weights.table.clone()
-    monkeypatch.setattr("tmft.training.optimizers.OccurringWords", lambda *_: None)
+    monkeypatch.setattr("tmft.optimizers.OccurringWords", lambda *_: None)
     theirs = fine_tuned(name, **FAMILIES[family])
     for (one, expected), weight in zip(
         theirs.encoder.named_parameters(), ours.encoder.parameters(), strict=True

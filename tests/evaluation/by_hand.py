@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from tmft import SentenceEncoder
 from tmft.data import Examples
-from tmft.embedding.postprocessing import fit_postprocessing
 from tmft.metrics import cosines, spearman
+from tmft.training_free.postprocessing import fit_postprocessing
 
 WORDS = "a the man woman dog cat plays eats guitar music is not in park two".split()
 

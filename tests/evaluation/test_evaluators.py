@@ -13,10 +13,10 @@ from tmft.data import Examples, read_examples
 from tmft.datasets.task_lookup import get_task
 from tmft.evaluation.evaluators import EVALUATORS, evaluate_isotropy, evaluate_similarity, unlabeled_texts
 from tmft.evaluation.isotropy import alignment, iso_score, mean_cosine, uniformity
-from tmft.evaluation.training_free import LayerCache
 from tmft.losses.heads import SoftmaxLoss
 from tmft.metrics import cosines, spearman
 from tmft.tasks import Task
+from tmft.training_free.training_free import LayerCache
 
 WORDS = {"cat": [1.0, 0.0], "dog": [4.0, 3.0], "car": [0.0, 2.0], "bus": [-3.0, 4.0], "sun": [-1.0, 0.0]}
 # Cosines with cat: dog 0.8, car 0, bus -0.6, sun -1.

@@ -5,7 +5,7 @@ import pytest
 import torch
 from conftest import ROOT, SENTENCES, padded, tiny_model
 
-from tmft.cli import probe as command
+from tmft.cli import probe_command as command
 from tmft.errors import InputError
 from tmft.evaluation import probes
 from tmft.evaluation.probes import (

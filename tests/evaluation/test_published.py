@@ -12,8 +12,8 @@ import pytest
 from tmft import SentenceEncoder
 from tmft.datasets.task_lookup import get_task, read_split
 from tmft.evaluation.evaluators import EVALUATORS
-from tmft.evaluation.static_models import random_static_model
-from tmft.evaluation.training_free import TrainingFreeConfig, TrainingFreeEncoders
+from tmft.training_free.static_models import random_static_model
+from tmft.training_free.training_free import TrainingFreeConfig, TrainingFreeEncoders
 
 # Token weights, post-processing: Spearman x 100 on the test pairs of STSB and STS13, the source of idf.
 PUBLISHED = {

@@ -144,15 +144,17 @@ def command(line: str) -> int:
     asked to stop.
     """
     import evaluate
-    import tmft.datasets.distillation_data
+    import tmft.students.distillation_data
     import tmft.training.checkpointing
     import train
-    from tmft.cli import encode, export, grid
+    from tmft.cli import encode_command as encode
+    from tmft.cli import export_command as export
+    from tmft.cli import grid_command as grid
     from tmft.cli.parser import run_command
 
     os.environ |= {"HF_HOME": str(Path("hf").absolute()), "HF_HUB_OFFLINE": "0"}
     tmft.training.checkpointing.SAVE_INTERVAL = 0.05
-    tmft.datasets.distillation_data.DATA_FOLDER = Path("../cache").absolute()
+    tmft.students.distillation_data.DATA_FOLDER = Path("../cache").absolute()
     name, *words = line.split()
     commands = {"train.py": train, "evaluate.py": evaluate, "encode": encode, "export": export, "grid": grid}
     try:

@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 240  # seconds; a mutant whose tests run longer is caught, too
 TESTS = {
-    "tmft/models/bert.py": ["tests/models/test_bert.py", "tests/checkpoints/test_load.py"],
+    "tmft/bert.py": ["tests/test_bert.py", "tests/checkpoints/test_load.py"],
     "tmft/sentence_encoder.py": [
         "tests/test_sentence_encoder.py",
         "tests/embedding",
@@ -36,25 +36,25 @@ TESTS = {
     "tmft/losses/multiple_negatives.py": ["tests/losses/test_multiple_negatives.py"],
     "tmft/metrics.py": ["tests/test_metrics.py"],
     "tmft/data.py": ["tests/test_data.py", "tests/runs/test_run_inputs.py"],
-    "tmft/training/loop.py": [
-        "tests/training/test_fit.py",
+    "tmft/loop.py": [
+        "tests/test_loop.py",
         "tests/training/test_checkpointing.py",
         "tests/test_train.py",
     ],
-    "tmft/embedding/postprocessing.py": ["tests/embedding/test_postprocessing.py"],
+    "tmft/training_free/postprocessing.py": ["tests/training_free/test_postprocessing.py"],
     # Reading and writing configurations.
-    "tmft/models/registry.py": [
-        "tests/models/test_model_registry.py",
+    "tmft/models/families.py": [
+        "tests/models/test_families.py",
         "tests/models/test_refused_configs.py",
         "tests/models/test_family_features.py",
         "tests/models/test_bert_like.py",
         "tests/checkpoints/test_save.py",
         "tests/checkpoints/test_load.py",
     ],
-    "tmft/models/base.py": [
-        "tests/models/test_bert.py",
-        "tests/models/test_attention.py",
-        "tests/models/test_model_registry.py",
+    "tmft/encoder.py": [
+        "tests/test_bert.py",
+        "tests/speed/test_long_rows.py",
+        "tests/models/test_families.py",
         "tests/models/test_refused_configs.py",
     ],
     "tmft/models/rotary_families.py": [
@@ -76,7 +76,7 @@ TESTS = {
         "tests/checkpoints/test_any_model.py",
         "tests/checkpoints/test_load_dtype.py",
         "tests/models/test_bert_like.py",
-        "tests/pretraining/test_heads.py",
+        "tests/pretraining/test_token_heads.py",
     ],
     "tmft/checkpoints/st_folder.py": [
         "tests/checkpoints/test_model_card.py",

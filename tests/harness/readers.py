@@ -20,6 +20,7 @@ from conftest import PAIRS, ROOT, SENTENCES, VOCABULARY, tiny_model, vocabulary_
 from safetensors.torch import load_file, save_file
 from tokenizer_forms import FORMS
 
+from tmft.callbacks import BestWeights
 from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.tokenizers import load_tokenizer
@@ -29,20 +30,19 @@ from tmft.datasets.download import unzip_texts, write_splits
 from tmft.datasets.own_data import convert_tables, parse_columns
 from tmft.datasets.releases import RELEASES, WORD_LISTS, read_release
 from tmft.datasets.task_lookup import read_sentences
-from tmft.distributed import single_process
-from tmft.embedding.postprocessing import fit_postprocessing
 from tmft.embedding.token_weights import TokenWeights
-from tmft.evaluation.static_models import random_word_vectors, static_encoder, without_special_tokens
-from tmft.models.registry import FAMILIES, config_from_dict, random_encoder
+from tmft.io.distributed import single_process
+from tmft.models.families import FAMILIES, config_from_dict, random_encoder
 from tmft.pretraining.corpus import read_nonempty_lines
-from tmft.reports.tables import pretraining_table
+from tmft.reports.run_tables import pretraining_table
 from tmft.runs.sweeps import group_into_sweeps, layer_table, read_results
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.embedding_identity import LineDigest, model_record
 from tmft.serving.encode_file import PartFile, encode_file
 from tmft.tasks import Task
 from tmft.training.checkpointing import TrainingCheckpoint
-from tmft.training.loop_state import BestWeights
+from tmft.training_free.postprocessing import fit_postprocessing
+from tmft.training_free.static_models import random_word_vectors, static_encoder, without_special_tokens
 
 sys.path[:0] = [str(ROOT / "tests" / "datasets"), str(ROOT / "tests" / "models")]
 from random_configs import RANDOM_CONFIGS  # noqa: E402

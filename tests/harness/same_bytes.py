@@ -112,7 +112,7 @@ def prepare(folder: Path) -> list[str]:
     from random_configs import RANDOM_CONFIGS
 
     from tmft.checkpoints.tokenizers import load_tokenizer
-    from tmft.models.registry import config_from_dict, random_encoder
+    from tmft.models.families import config_from_dict, random_encoder
     from tmft.sentence_encoder import SentenceEncoder
 
     for split in ("train", "dev", "test"):

@@ -36,12 +36,12 @@ def measure_steps(count: int, points: int = 40) -> list[tuple[int, float, int]]:
     from conftest import SENTENCES, tiny_model
 
     from tmft.data import Examples
-    from tmft.distributed import single_process
-    from tmft.losses.cosine import CosineMSE
+    from tmft.io.distributed import single_process
+    from tmft.loop import Recipe, fit
+    from tmft.loss import CosineMSE
     from tmft.tasks import TASKS
     from tmft.training.checkpointing import Checkpointing, TrainingCheckpoint
-    from tmft.training.loop import Recipe, fit
-    from tmft.training.task import TrainingTask
+    from tmft.training_task import TrainingTask
 
     per_epoch = count // points
     texts = [

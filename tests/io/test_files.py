@@ -14,8 +14,8 @@ from tmft.checkpoints.model_folder import ModelFolder
 from tmft.data import read_examples
 from tmft.datasets.releases import RELEASES, read_release
 from tmft.datasets.task_lookup import get_task, read_split
-from tmft.distributed import single_process
 from tmft.errors import InputError
+from tmft.io.distributed import single_process
 from tmft.io.files import is_file, is_folder, matching_paths
 from tmft.io.text import read_table
 from tmft.runs.bootstrap import read_predictions

@@ -19,7 +19,7 @@ from tmft.losses.heads import (
     HeadConfig,
     SingleTextClassifier,
 )
-from tmft.losses.registry import OBJECTIVES
+from tmft.losses.objectives import OBJECTIVES
 from tmft.tasks import TASKS, Task
 
 U, V = torch.tensor([[3.0, 0.0], [1.0, 1.0]]), torch.tensor([[2.0, 0.0], [1.0, -1.0]])  # cosines 1 and 0

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from tmft.errors import InputError
-from tmft.losses.cosine import CosineBCE, CosineMSE
+from tmft.loss import CosineBCE, CosineMSE
 from tmft.losses.heads import SoftmaxLoss
-from tmft.losses.registry import OBJECTIVES
+from tmft.losses.objectives import OBJECTIVES
 from tmft.metrics import cosines
 from tmft.runs.run_result import load_objective, save_heads
 from tmft.tasks import TASKS

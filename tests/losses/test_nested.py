@@ -11,8 +11,8 @@ import evaluate
 import train
 from tmft.data import Examples
 from tmft.errors import InputError
-from tmft.losses.cosine import CosineMSE
-from tmft.losses.distillation import EmbeddingDistillation, distillation_loss
+from tmft.loop import fit
+from tmft.loss import CosineMSE
 from tmft.losses.heads import SoftmaxLoss
 from tmft.losses.nested import ALL_LAYERS, NestedLoss, SubEmbeddingSlices
 from tmft.metrics import METRICS
@@ -20,10 +20,10 @@ from tmft.packing import pack
 from tmft.runs.fine_tune import assemble_training
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.sentence_encoder import SentenceEncoder
+from tmft.students.distillation_loss import EmbeddingDistillation, distillation_loss
 from tmft.tasks import TASKS
 from tmft.training.all_layers import AllLayersEmbedder
-from tmft.training.loop import fit
-from tmft.training.task import Batch, Embedder, PackedEmbedder
+from tmft.training_task import Batch, Embedder, PackedEmbedder
 
 SIZES = (3, 8)
 

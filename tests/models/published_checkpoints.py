@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # when this file is run as a script
 
-from tmft.models.registry import FAMILIES, config_from_dict, parameter_counts  # noqa: E402
+from tmft.models.families import FAMILIES, config_from_dict, parameter_counts  # noqa: E402
 
 
 @dataclass
@@ -490,7 +490,7 @@ def counts(checkpoint: Published) -> tuple[float, float, float]:
 
 
 def shapes(checkpoint: Published) -> dict:
-    from tmft.models.registry import empty_encoder
+    from tmft.models.families import empty_encoder
 
     return dict(empty_encoder(config_from_dict(checkpoint.config)).named_parameters())
 

@@ -18,9 +18,10 @@ from tmft.checkpoints.load import load_encoder, load_encoder_with_report
 from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
+from tmft.export.export import export
 from tmft.models.albert import fewest_groups, group_numbers
 from tmft.models.bert_families import DISTILBERT_KEYS
-from tmft.models.registry import (
+from tmft.models.families import (
     config_from_dict,
     convert_to_bert,
     empty_encoder,
@@ -28,7 +29,6 @@ from tmft.models.registry import (
     random_encoder,
 )
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.serving.export import export
 from tmft.training.freezing import FreezeLayers
 
 LIKE_ROBERTA = ("roberta", "xlm-roberta", "camembert")

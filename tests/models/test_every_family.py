@@ -29,8 +29,8 @@ from torch import nn
 from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import Examples
-from tmft.losses.cosine import CosineMSE
-from tmft.models.registry import FAMILIES, parameter_counts
+from tmft.loss import CosineMSE
+from tmft.models.families import FAMILIES, parameter_counts
 from tmft.packing import pack
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.sentence_encoder import SentenceEncoder
@@ -142,9 +142,9 @@ def test_every_hidden_state_is_that_of_transformers_alone_and_packed_in_short_an
         short = largest_difference_in_rows(encoder, sentences, theirs)
         gradient = largest_difference_of_gradients(encoder, model, sentences)
         # Now all rows are long; a sentence and a window can be in one block or in several.
-        monkeypatch.setattr("tmft.models.base.LONG_ROW", 0)
-        monkeypatch.setattr("tmft.models.attention.LARGE_BLOCK", 16)
-        monkeypatch.setattr("tmft.models.attention.SMALL_BLOCK", 7)
+        monkeypatch.setattr("tmft.encoder.LONG_ROW", 0)
+        monkeypatch.setattr("tmft.speed.long_rows.LARGE_BLOCK", 16)
+        monkeypatch.setattr("tmft.speed.long_rows.SMALL_BLOCK", 7)
         long = largest_difference_in_rows(encoder, sentences, theirs)
     assert max(short, long) < 1e-5, (short, long)
     assert gradient < 1e-3

@@ -22,18 +22,18 @@ from tmft.data import Examples
 from tmft.datasets.task_lookup import get_task
 from tmft.embedding.token_weights import special_ids
 from tmft.errors import InputError
-from tmft.losses.cosine import CosineMSE
+from tmft.export.export import FORMATS, export
+from tmft.loss import CosineMSE
 from tmft.losses.multiple_negatives import MultipleNegativesRanking
-from tmft.models.registry import FAMILIES, config_from_dict, random_encoder
+from tmft.models.families import FAMILIES, config_from_dict, random_encoder
 from tmft.packing import pack
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.serving.export import FORMATS, export
-from tmft.serving.vocabulary_pruning import prune_vocabulary
+from tmft.students.vocabulary_pruning import prune_vocabulary
 from tmft.tasks import TASKS
 from tmft.training.freezing import FreezeLayers
 from tmft.training.gradient_cache import GradientCache
-from tmft.training.task import Batch, PackedEmbedder
+from tmft.training_task import Batch, PackedEmbedder
 
 FORM_OF_FAMILY = {
     "bert": "bert vocab.txt",

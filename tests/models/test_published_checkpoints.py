@@ -6,7 +6,7 @@ import torch
 from conftest import ROOT, SENTENCES, assert_same_embeddings
 from published_checkpoints import CHECKPOINTS, counts, table, write_stand_in
 
-from tmft.models.registry import FAMILIES, config_from_dict
+from tmft.models.families import FAMILIES, config_from_dict
 from tmft.sentence_encoder import SentenceEncoder
 
 WITHOUT_REFERENCE = {"new"}  # model types that run code of their own in other libraries

@@ -11,7 +11,7 @@ from test_rotary_families import FIRST_GTE, FIRST_NOMIC, MODERNBERT, SIZES
 from test_t5 import V10
 
 from tmft.errors import InputError
-from tmft.models.registry import config_from_dict
+from tmft.models.families import config_from_dict
 from tmft.models.rotary_transformer import FULL, SLIDING
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}

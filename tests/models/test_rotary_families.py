@@ -27,12 +27,12 @@ from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.save import compatibility_note, save_encoder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
-from tmft.models.registry import config_from_dict, config_to_dict, parameter_counts, random_encoder
+from tmft.export.quantization import VNNI, set_encode_precision
+from tmft.models.families import config_from_dict, config_to_dict, parameter_counts, random_encoder
 from tmft.models.rotary_transformer import FULL, SLIDING
 from tmft.packing import pack
-from tmft.pretraining.heads import MaskedLM, read_mlm_head
+from tmft.pretraining.token_heads import MaskedLM, read_mlm_head
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.serving.quantization import VNNI, set_encode_precision
 
 SIZES = {
     "vocab_size": len(VOCABULARY),

@@ -11,10 +11,10 @@ from spm_model import made_up_sentences, tiny_t5_spm
 from test_t5 import V10
 
 from tmft.data import Examples
-from tmft.losses.cosine import CosineMSE
+from tmft.loop import Recipe, fit
+from tmft.loss import CosineMSE
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import TASKS
-from tmft.training.loop import Recipe, fit
 
 SENTENCES = [*made_up_sentences(6, seed=3), "the baker  mends  ", "…", "a </s> in the text"]
 

@@ -7,14 +7,14 @@ from conftest import SENTENCES, VOCABULARY, tiny_static_model, training_task
 
 from tmft.data import Examples
 from tmft.embedding.layer_mix import WORD_EMBEDDINGS
-from tmft.evaluation.static_models import random_word_vectors, static_encoder
-from tmft.losses.cosine import CosineMSE
-from tmft.models.base import UNLIMITED_LENGTH
-from tmft.models.registry import config_from_dict, parameter_counts, random_encoder
+from tmft.encoder import UNLIMITED_LENGTH
+from tmft.loop import Recipe, fit
+from tmft.loss import CosineMSE
+from tmft.models.families import config_from_dict, parameter_counts, random_encoder
 from tmft.packing import pack
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import TASKS
-from tmft.training.loop import Recipe, fit
+from tmft.training_free.static_models import random_word_vectors, static_encoder
 
 V = len(VOCABULARY)
 CONFIG = {"model_type": "static", "vocab_size": V, "hidden_size": 8}

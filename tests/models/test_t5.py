@@ -18,13 +18,13 @@ from tmft.checkpoints.load import load_encoder, load_encoder_with_report
 from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
-from tmft.models.registry import config_from_dict, parameter_counts, random_encoder
+from tmft.models.families import config_from_dict, parameter_counts, random_encoder
 from tmft.models.t5 import OTHER_KEYS, relative_bias_matrix, relative_position_bucket
+from tmft.optimizers import MixedPrecision
 from tmft.packing import pack
 from tmft.pooling import mean_pooling
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.speed.occurring_words import OccurringWords
-from tmft.training.optimizers import MixedPrecision
 
 V10 = {  # as google-t5/t5-base says it, but small, and three heads of 12
     "model_type": "t5",

@@ -12,15 +12,15 @@ from tmft.checkpoints.load import load_encoder_with_report
 from tmft.checkpoints.save import save_encoder
 from tmft.data import Examples
 from tmft.errors import InputError
-from tmft.losses.cosine import CosineMSE
-from tmft.models.registry import config_from_dict, random_encoder
+from tmft.loop import Recipe, fit
+from tmft.loss import CosineMSE
+from tmft.models.families import config_from_dict, random_encoder
 from tmft.models.t5_decoder import decoder_start_mask, decoder_start_positions, sentence_index_in_row
+from tmft.optimizers import MixedPrecision
 from tmft.packing import PackedBatch, pack
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.speed.occurring_words import OccurringWords
 from tmft.tasks import TASKS
-from tmft.training.loop import Recipe, fit
-from tmft.training.optimizers import MixedPrecision
 
 TRAIN = Examples((SENTENCES, [*SENTENCES[2:], *SENTENCES[:2]]), [4.5, 2.0, 3.0, 0.5, 1.5])
 DEEP = {"num_decoder_layers": 2}

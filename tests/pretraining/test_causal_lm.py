@@ -15,10 +15,10 @@ from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
-from tmft.models.registry import FAMILIES, config_from_dict, random_encoder
+from tmft.models.families import FAMILIES, config_from_dict, random_encoder
 from tmft.pretraining.causal_lm import CausalBert, CausalLM, NextTokens, load_causal_lm, new_causal_lm
 from tmft.pretraining.corpus import TokenizedCorpus
-from tmft.pretraining.heads import means_from_sums
+from tmft.pretraining.token_heads import means_from_sums
 from tmft.sentence_encoder import SentenceEncoder
 
 SIZES = {

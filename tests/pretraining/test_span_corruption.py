@@ -12,7 +12,7 @@ import train
 from tmft.checkpoints.load import load_encoder, load_encoder_with_report
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
-from tmft.models.registry import config_from_dict
+from tmft.models.families import config_from_dict
 from tmft.pretraining.corpus import TokenizedCorpus
 from tmft.pretraining.span_corruption import SpanCorruption, SpanMasking, pack_spans, random_segmentation
 from tmft.sentence_encoder import SentenceEncoder

@@ -9,9 +9,9 @@ import subprocess
 import pytest
 from test_report import write_run
 
-from tmft.cli import report
+from tmft.cli import report_command as report
 from tmft.reports.paper_tables import csv_table, escape_latex, file_stem, latex_table
-from tmft.reports.tables import run_speed, tidy_scores
+from tmft.reports.run_tables import run_speed, tidy_scores
 from tmft.runs.sweeps import group_into_sweeps, read_results
 
 ODD = r'\input{/etc/passwd} $x_1^2$ 50 % & <b> #1 ~ "a" [b] é -- `` {} ± …'

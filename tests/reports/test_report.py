@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tmft import InputError
-from tmft.cli import report
+from tmft.cli import report_command as report
 from tmft.reports.comparisons import compare_sweeps
 from tmft.reports.page import Page
 from tmft.reports.plots import score_curve
-from tmft.reports.tables import (
+from tmft.reports.run_tables import (
     best_layers_table,
     comparison_table,
     raw_results,

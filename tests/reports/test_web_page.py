@@ -17,7 +17,7 @@ from test_report import result_of
 
 import tmft
 import train
-from tmft.cli import report
+from tmft.cli import report_command as report
 from tmft.data import read_examples
 from tmft.errors import InputError
 from tmft.metrics import spearman

@@ -9,7 +9,7 @@ from conftest import ROOT
 from scipy import stats
 
 import train
-from tmft.cli import report
+from tmft.cli import report_command as report
 from tmft.errors import InputError
 from tmft.metrics import spearman
 from tmft.reports.comparisons import LayerComparison, compare_layers_with_whole, compare_sweeps

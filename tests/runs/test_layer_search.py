@@ -10,8 +10,8 @@ from processes import run_together
 import train
 from tmft.data import Examples
 from tmft.datasets.task_lookup import subsample_train
-from tmft.distributed import single_process
 from tmft.errors import InputError
+from tmft.io.distributed import single_process
 from tmft.runs.layer_search import scale_budget, search_rounds
 from tmft.runs.run_config import FineTuningConfig, FineTuningRecipe
 from tmft.runs.run_result import write_result

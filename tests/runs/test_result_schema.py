@@ -17,9 +17,9 @@ from conftest import ROOT
 from test_multitask import command, course  # noqa: F401
 
 import train
-from tmft.cli import report
+from tmft.cli import report_command as report
 from tmft.errors import InputError
-from tmft.formatting import to_json
+from tmft.io.formatting import to_json
 from tmft.reports.report import make_report
 from tmft.runs import bootstrap
 from tmft.runs.result_schema import FORMAT, MAX_NUMBER, read_result

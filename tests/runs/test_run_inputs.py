@@ -14,8 +14,8 @@ import tmft.runs.pretrain
 import train
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.data import Examples
-from tmft.distributed import single_process
 from tmft.errors import InputError
+from tmft.io.distributed import single_process
 from tmft.io.files import file_digest
 from tmft.runs.run_folder import data_digests
 from tmft.training.checkpointing import TrainingCheckpoint

@@ -13,7 +13,7 @@ from tmft import InputError, SentenceEncoder
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.io.files import read_json
-from tmft.models.registry import config_from_dict
+from tmft.models.families import config_from_dict
 from tmft.runs.sweep_plan import parse_layers
 from tmft.runs.sweeps import group_into_sweeps, read_results
 

@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from processes import run_together
 
 import tmft.serving.encode_file as encoding
-from tmft.cli import encode
-from tmft.distributed import Processes, single_process
+from tmft.cli import encode_command as encode
 from tmft.embedding.modules import Dense
 from tmft.embedding.token_weights import TokenWeights
 from tmft.errors import InputError
+from tmft.io.distributed import Processes, single_process
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.encode_file import PartFile, encode_file
 from tmft.serving.search import nearest_lines

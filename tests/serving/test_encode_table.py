@@ -12,9 +12,10 @@ from test_encode_file import interrupt
 
 import tmft.serving.encode_file as encoding
 from tmft import SentenceEncoder
-from tmft.cli import encode, search
-from tmft.distributed import single_process
+from tmft.cli import encode_command as encode
+from tmft.cli import search_command as search
 from tmft.errors import InputError
+from tmft.io.distributed import single_process
 from tmft.serving.encode_file import encode_file, metadata_path
 from tmft.serving.search import nearest_lines
 

@@ -11,7 +11,8 @@ from conftest import tiny_model
 from test_encode_file import ALONE, LINES, MODEL, write_lines
 
 import tmft.serving.encode_file as encoding
-from tmft.cli import encode, search
+from tmft.cli import encode_command as encode
+from tmft.cli import search_command as search
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.encode_file import encode_file, metadata_path

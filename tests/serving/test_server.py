@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from conftest import ROOT, SENTENCES, assert_same_embeddings, tiny_model
 
-from tmft.cli import serve
+from tmft.cli import serve_command as serve
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
 

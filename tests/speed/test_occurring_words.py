@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from tmft.models.base import TokenEmbeddings
+from tmft.encoder import TokenEmbeddings
 from tmft.speed.occurring_words import OccurringWords
 
 SENTENCES = [[2, 7, 3], [2, 5, 5, 3]]  # four words of ten

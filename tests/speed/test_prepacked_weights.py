@@ -15,8 +15,8 @@ from torch import nn
 sys.path.append(str(Path(__file__).parent.parent / "models"))
 from random_configs import RANDOM_CONFIGS
 
-from tmft.models.bert import SelfAttention
-from tmft.models.registry import config_from_dict, random_encoder
+from tmft.bert import SelfAttention
+from tmft.models.families import config_from_dict, random_encoder
 from tmft.speed import prepacked_weights as prepacking
 from tmft.speed.prepacked_weights import fast_encoding, prepacked_weights, uses_onednn
 

@@ -10,11 +10,11 @@ from conftest import ROOT, SENTENCES, tiny_model, training_task
 from torch import Tensor, nn
 
 from tmft.data import Examples
-from tmft.losses.cosine import CosineMSE
+from tmft.loop import Recipe, fit
+from tmft.loss import CosineMSE
 from tmft.metrics import f1, threshold_metrics
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import TASKS
-from tmft.training.loop import Recipe, fit
 
 
 def one_row_each(lengths: np.ndarray, T: int) -> tuple[np.ndarray, np.ndarray]:
@@ -40,9 +40,9 @@ def plain_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 # module -> {name that it imports from tmft/speed: replacement without tmft/speed}
 REPLACEMENTS = {
-    "tmft.models.attention": {"Dropout": nn.Dropout},
-    "tmft.models.bert": {"Dropout": nn.Dropout},
-    "tmft.models.deberta": {"Dropout": nn.Dropout},
+    "tmft.speed.long_rows": {"Dropout": nn.Dropout},
+    "tmft.bert": {"Dropout": nn.Dropout},
+    "tmft.deberta": {"Dropout": nn.Dropout},
     "tmft.models.t5": {"Dropout": nn.Dropout, "RMSNorm": nn.RMSNorm},
     "tmft.models.t5_decoder": {"Dropout": nn.Dropout},
     "tmft.models.rotary_transformer": {
@@ -53,7 +53,7 @@ REPLACEMENTS = {
     "tmft.device": {"limit_threads": lambda: None},
     "tmft.packing": {"bin_pack": one_row_each},
     "tmft.metrics": {"best_threshold": every_cut},
-    "tmft.training.optimizers": {
+    "tmft.optimizers": {
         "OccurringWords": lambda *_: None,  # all word embeddings are trained
         "fast_matmul": nullcontext,
         "raise_malloc_threshold": lambda: None,
@@ -63,7 +63,7 @@ REPLACEMENTS = {
         "fast_encoding": lambda *_: nullcontext(),
         "prepacked_weights": lambda *_: nullcontext(),
     },
-    "tmft.models.registry": {"no_init_weights": nullcontext},
+    "tmft.models.families": {"no_init_weights": nullcontext},
 }
 
 

@@ -17,16 +17,16 @@ from processes import run_together
 
 import tmft.training.checkpointing
 import train
+from tmft.callbacks import BestWeights
 from tmft.data import Examples
-from tmft.distributed import single_process
 from tmft.errors import InputError
 from tmft.io.atomic import folder_lock
+from tmft.io.distributed import single_process
 from tmft.runs import fine_tune
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.runs.run_folder import lock_run_folder
 from tmft.tasks import TASKS
 from tmft.training.checkpointing import FORMAT, TrainingCheckpoint, checksum
-from tmft.training.loop_state import BestWeights
 from tmft.training.multitask import make_training_tasks
 
 TEXTS = (

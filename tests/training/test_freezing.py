@@ -7,8 +7,8 @@ from conftest import fit_with_options, tiny_model, training_task
 from tmft.data import Examples
 from tmft.embedding.modules import make_projection
 from tmft.errors import InputError
-from tmft.losses.cosine import CosineMSE
-from tmft.losses.registry import OBJECTIVES
+from tmft.loss import CosineMSE
+from tmft.losses.objectives import OBJECTIVES
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.tasks import TASKS
 from tmft.training.freezing import FreezeLayers

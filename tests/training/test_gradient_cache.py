@@ -13,7 +13,7 @@ from tmft.datasets.task_lookup import get_task
 from tmft.losses.multiple_negatives import MultipleNegativesRanking
 from tmft.packing import pack
 from tmft.training.gradient_cache import GradientCache
-from tmft.training.task import Batch, PackedEmbedder
+from tmft.training_task import Batch, PackedEmbedder
 
 LINES = [
     "a man plays\tthe man plays guitar\ta dog",

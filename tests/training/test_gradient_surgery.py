@@ -12,7 +12,7 @@ from tmft.packing import pack
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.training.gradient_surgery import GradientCosines, PCGrad
 from tmft.training.multitask import MultiTask
-from tmft.training.task import Batch, EpochSteps
+from tmft.training_task import Batch, EpochSteps
 
 
 def first_gradient(model, tasks, monkeypatch, **options):
@@ -25,7 +25,7 @@ def first_gradient(model, tasks, monkeypatch, **options):
             heads = {name: task.objective for name, task in tasks.items()}
             found["heads"] = {n: [w.grad for w in head.parameters()] for n, head in heads.items()}
 
-    monkeypatch.setattr("tmft.training.optimizers.MixedPrecision.clip_grad_norm_", clip)
+    monkeypatch.setattr("tmft.optimizers.MixedPrecision.clip_grad_norm_", clip)
     recipe = {"epochs": 1, "batch_size": 4, "precision": "fp32", "optimizer": "adafactor", "lr": 1e-3}
     list(fit_with_options(model, tasks, FineTuningRecipe(**recipe | options)))
     return found

@@ -10,7 +10,7 @@ from conftest import tiny_model
 
 import evaluate
 import train
-from tmft.cli import report
+from tmft.cli import report_command as report
 from tmft.data import Examples
 from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
@@ -23,7 +23,7 @@ from tmft.training.multitask import (
     average_scores,
     make_training_tasks,
 )
-from tmft.training.task import EpochSteps, PackedEmbedder
+from tmft.training_task import EpochSteps, PackedEmbedder
 
 ONE = ["a man plays", "the cat eats", "music", "two dogs in the park", "a woman", "not a cat"]
 OTHER = ["the man plays guitar", "a dog eats", "guitar music", "a cat", "a man", "two cats eat"]

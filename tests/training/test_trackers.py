@@ -12,8 +12,8 @@ from conftest import PAIRS
 
 import train
 from tmft import InputError, fine_tune
+from tmft.callbacks import Callback
 from tmft.training import checkpointing, trackers
-from tmft.training.callbacks import Callback
 
 ROWS = [(a, b, float(score)) for a, b, score in (line.split("\t") for line in PAIRS)]
 SHORT = {"epochs": 2, "batch_size": 2, "lr": 1e-3, "precision": "fp32", "device": "cpu", "layer": 1}

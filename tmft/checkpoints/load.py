@@ -1,6 +1,6 @@
 """Load a truncated encoder: read only the tensors of the kept layers, and check the names of all others.
 
-The names of the tensors are in tmft/models/registry.py; tmft/checkpoints/save.py writes an encoder back.
+The names of the tensors are in tmft/models/families.py; tmft/checkpoints/save.py writes an encoder back.
 """
 
 import os
@@ -13,9 +13,9 @@ import torch
 
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.weights import WeightFiles, parse_dtype
+from tmft.encoder import BaseEncoder, EncoderConfig
 from tmft.errors import InputError
-from tmft.models.base import BaseEncoder, EncoderConfig
-from tmft.models.registry import (
+from tmft.models.families import (
     FAMILIES,
     IGNORED_BUFFERS,
     check_memory,

@@ -9,7 +9,7 @@ from typing import Any
 
 from tmft.checkpoints.hub import KNOWN_CHECKPOINTS
 from tmft.errors import sanitize
-from tmft.formatting import MAX_NAME_LENGTH, escape_markdown
+from tmft.io.formatting import MAX_NAME_LENGTH, escape_markdown
 
 PLACEHOLDER_PATH = "path/to/this/folder"
 MAX_NOTE_LENGTH = 1000  # characters of a compatibility note; longer ones are shortened

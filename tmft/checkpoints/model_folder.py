@@ -41,12 +41,12 @@ from tmft.checkpoints.tokenizer_config import (
     parse_tokenizer_config,
 )
 from tmft.checkpoints.weights import WEIGHT_FILES, WeightFiles, parse_index
+from tmft.encoder import EncoderConfig
 from tmft.errors import InputError, did_you_mean
 from tmft.io.atomic import WRITING
 from tmft.io.files import check_symlink, file_digest, read_json, reading
 from tmft.io.paths import PACKAGE_DATA
-from tmft.models.base import EncoderConfig
-from tmft.models.registry import config_from_dict
+from tmft.models.families import config_from_dict
 
 ST_CONFIG_FILES = (
     "modules.json",

@@ -1,6 +1,6 @@
 """Save a (truncated) encoder in the files that transformers would write for it.
 
-tmft/checkpoints/load.py reads them back; the names of the tensors are in tmft/models/registry.py.
+tmft/checkpoints/load.py reads them back; the names of the tensors are in tmft/models/families.py.
 """
 
 import json
@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from tmft.encoder import BaseEncoder
 from tmft.io.atomic import write_file
-from tmft.models.base import BaseEncoder
-from tmft.models.registry import FAMILIES, config_to_dict, parameter_names
+from tmft.models.families import FAMILIES, config_to_dict, parameter_names
 
 
 def save_encoder(

@@ -39,10 +39,10 @@ from tmft.checkpoints.model_folder import VOCABULARY_FILES, ModelFolder
 from tmft.checkpoints.tokenizer_config import TokenizerConfig
 from tmft.checkpoints.tokenizer_json import read_tokenizer_json
 from tmft.checkpoints.tokenizer_kinds import KIND_BY_CLASS, TOKENIZER_KINDS, TokenizerKind
+from tmft.encoder import UNLIMITED_LENGTH
 from tmft.errors import InputError
 from tmft.io.files import reading
-from tmft.models.base import UNLIMITED_LENGTH
-from tmft.models.registry import FAMILIES
+from tmft.models.families import FAMILIES
 
 UNCHANGED_CLASS = "PreTrainedTokenizerFast"  # the class of transformers that uses tokenizer.json unchanged
 log: logging.Logger = logging.getLogger("tmft")

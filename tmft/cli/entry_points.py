@@ -45,7 +45,7 @@ def dispatch() -> None:
 def module_name(command: str) -> str:
     """Return the name of the module that has the main function of a command."""
     if command not in SCRIPTS:
-        return f"tmft.cli.{command}"
+        return f"tmft.cli.{command}_command"
     if find_spec("tmft.commands"):
         return f"tmft.commands.{command}"
     checkout = str(Path(__file__).resolve().parents[2])

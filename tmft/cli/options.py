@@ -16,17 +16,17 @@ from tmft.cli.parser import CommandLineParser
 from tmft.data import SPLITS
 from tmft.datasets.task_lookup import expand_groups, get_task, read_sentences
 from tmft.device import choose_device
-from tmft.embedding.postprocessing import POSTPROCESSING, check_postprocessing
 from tmft.embedding.prompts import PROMPTS, parse_prompt
 from tmft.embedding.token_weights import TOKEN_WEIGHTS, check_token_weights
 from tmft.errors import InputError, check_choice
-from tmft.evaluation.static_models import static_model_from_text
-from tmft.evaluation.training_free import TrainingFreeConfig
+from tmft.export.quantization import ENCODE_PRECISIONS, set_encode_precision
 from tmft.pooling import POOLINGS
 from tmft.runs.run_result import FineTunedRun
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.serving.quantization import ENCODE_PRECISIONS, set_encode_precision
 from tmft.tasks import GROUPS, TASKS, Task
+from tmft.training_free.postprocessing import POSTPROCESSING, check_postprocessing
+from tmft.training_free.static_models import static_model_from_text
+from tmft.training_free.training_free import TrainingFreeConfig
 
 
 # fmt: off

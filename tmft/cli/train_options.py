@@ -21,14 +21,14 @@ from tmft.cli.parser import CommandLineParser
 from tmft.device import PRECISIONS
 from tmft.errors import check_range
 from tmft.losses.nested import ALL_LAYERS
-from tmft.losses.registry import OBJECTIVES
+from tmft.losses.objectives import OBJECTIVES
 from tmft.metrics import METRICS
+from tmft.optimizers import OPTIMIZERS
 from tmft.runs.pretrain import PRETRAINING_TASKS
 from tmft.runs.run_config import FROM_SCRATCH_DEFAULTS, FineTuningRecipe, parse_keep_layers
 from tmft.tasks import TASKS
 from tmft.training.gradient_surgery import GRADIENT_SURGERY
 from tmft.training.multitask import STOPPING_STRATEGIES, TASK_SAMPLING
-from tmft.training.optimizers import OPTIMIZERS
 from tmft.training.trackers import TRACKERS
 
 Groups = list[_ArgumentGroup]

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from tmft.data import DATA_FOLDER, SPLITS, Examples, read_examples
-from tmft.datasets.distillation_data import evaluates_on_text, teacher_examples
 from tmft.datasets.download import download_dataset
 from tmft.datasets.releases import RELEASES
 from tmft.errors import InputError, did_you_mean
 from tmft.io.files import is_file, is_folder, matching_paths
 from tmft.io.paths import PACKAGE_DATA
 from tmft.io.text import read_lines, select_columns
-from tmft.losses.registry import OBJECTIVES
+from tmft.losses.objectives import OBJECTIVES
 from tmft.metrics import METRICS, expected_prediction
+from tmft.students.distillation_data import evaluates_on_text, teacher_examples
 from tmft.tasks import GROUPS, OVERALL, PAIR_COLUMNS, TASKS, Task
 
 # ------------------------------------------------------------------------------------------------- one task

@@ -11,8 +11,8 @@ Letters in this file: B rows of a batch, T tokens in a row, D hidden_size.
 
 from torch import Tensor
 
+from tmft.encoder import BaseEncoder, EncoderConfig
 from tmft.errors import InputError
-from tmft.models.base import BaseEncoder, EncoderConfig
 from tmft.packing import PackedBatch
 
 WORD_EMBEDDINGS = -1  # stands for "word" in a tuple of layers

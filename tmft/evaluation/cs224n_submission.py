@@ -8,7 +8,7 @@ from tmft.errors import InputError
 from tmft.io.atomic import write_file
 from tmft.io.files import is_file
 from tmft.io.text import read_table
-from tmft.losses.objective import Objective
+from tmft.loss import Objective
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import Task
 

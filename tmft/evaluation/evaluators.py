@@ -29,8 +29,8 @@ from tmft.evaluation.classification import (
 from tmft.evaluation.clustering import evaluate_clustering
 from tmft.evaluation.isotropy import alignment, iso_score, mean_cosine, uniformity
 from tmft.evaluation.retrieval import evaluate_retrieval
-from tmft.losses.objective import Objective
-from tmft.losses.registry import OBJECTIVES
+from tmft.loss import Objective
+from tmft.losses.objectives import OBJECTIVES
 from tmft.metrics import METRICS, compute_metrics, threshold_metrics
 from tmft.tasks import Task
 

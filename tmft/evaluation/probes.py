@@ -24,8 +24,8 @@ from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
 from tmft.packing import PackedBatch, pack
 from tmft.pretraining.corpus import TokenizedCorpus
-from tmft.pretraining.heads import MaskedLM, read_mlm_head, sample_tokens
 from tmft.pretraining.masking import Masking
+from tmft.pretraining.token_heads import MaskedLM, read_mlm_head, sample_tokens
 from tmft.sentence_encoder import SentenceEncoder
 
 MIN_COUNT = 5  # a token is a class if it occurs at least so often in the training sentences

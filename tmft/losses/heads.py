@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmft.errors import InputError
-from tmft.losses.objective import Objective
+from tmft.loss import Objective
 from tmft.tasks import Task
 
 

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tmft.losses.objective import Objective, check_temperature
+from tmft.errors import InputError
+from tmft.loss import Objective
 from tmft.metrics import cosines
 from tmft.tasks import Task
 
@@ -56,6 +57,12 @@ def multiple_negatives_ranking(
     if negatives is not None:
         scores = torch.cat([scores, u @ F.normalize(negatives, dim=-1).T / temperature], dim=1)  # (P, 2 P)
     return F.cross_entropy(scores, target) + reverse_loss
+
+
+def check_temperature(temperature: float) -> None:
+    """Raise InputError unless a divisor of similarities is above 0 and at most 10."""
+    if not 0 < temperature <= 10:
+        raise InputError(f"temperature {temperature:g}: choose above 0, up to 10", "temperature")
 
 
 @dataclass(frozen=True)

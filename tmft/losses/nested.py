@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from tmft.errors import InputError
-from tmft.losses.objective import Objective
+from tmft.loss import Objective
 
 Texts = tuple[Tensor, ...]  # one sub-embedding of each of the k texts of P examples: k of (P, size)
 

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tmft.losses.objective import Objective, check_temperature
+from tmft.loss import Objective
+from tmft.losses.multiple_negatives import check_temperature
 from tmft.metrics import cosines
 from tmft.tasks import Task
 

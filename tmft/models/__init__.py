@@ -1,5 +1,5 @@
 """The encoders, one file per architecture, and the registry of model families."""
 
-from tmft.models.registry import config_from_dict
+from tmft.models.families import config_from_dict
 
 __all__ = ["config_from_dict"]

@@ -4,7 +4,7 @@ A truncated ALBERT applies its shared layer fewer times: this saves time, but ha
 
 Letters in this file: B rows of a batch, T tokens in a row, D hidden_size, E embedding_size, L layers,
 G groups of layers. What attention_mask and position_ids contain is explained at the top of
-tmft/models/base.py.
+tmft/encoder.py.
 Source: Lan et al. 2019, arXiv:1909.11942.
 """
 
@@ -14,15 +14,15 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from tmft.errors import InputError
-from tmft.models.base import (
+from tmft.bert import Embeddings, Layer
+from tmft.encoder import (
     BaseEncoder,
     EncoderConfig,
     default_position_ids,
     init_weights,
     make_attention_bias,
 )
-from tmft.models.bert import Embeddings, Layer
+from tmft.errors import InputError
 from tmft.models.bert_families import BERT_SUPPORTED
 from tmft.models.family import Family
 

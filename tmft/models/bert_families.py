@@ -1,4 +1,4 @@
-"""The registry entries of BERT and of the families that run the same encoder, tmft/models/bert.py.
+"""The registry entries of BERT and of the families that run the same encoder, tmft/bert.py.
 
 RoBERTa, XLM-RoBERTa and CamemBERT count positions from the row after that of the padding token. DistilBERT
 has no token types, and other names for its modules and for most keys of its config.json.
@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from tmft.models.base import EncoderConfig
-from tmft.models.bert import BertConfig, BertEncoder
+from tmft.bert import BertConfig, BertEncoder
+from tmft.encoder import EncoderConfig
 from tmft.models.family import Family
 
 # fmt: off
@@ -34,7 +34,7 @@ ELECTRA_WEIGHT_NAMES = BERT_WEIGHT_NAMES | {  # the projection is there if embed
     "embeddings_project":                           "embeddings.project",
 }
 
-# Weight in the checkpoint -> weight of a pre-training head in tmft/pretraining/heads.py. The last matrix of
+# Weight in the checkpoint -> weight of a head in tmft/pretraining/token_heads.py. The last matrix of
 # an MLM head is the matrix of the word embeddings, so it is not listed here.
 BERT_MLM = {
     "cls.predictions.transform.dense.weight":     "dense.weight",

@@ -1,13 +1,13 @@
 """Family: the class of the entries of FAMILIES, the registry of encoder families by model_type.
 
-The entries are at the end of the file of each family; tmft/models/registry.py joins them.
+The entries are at the end of the file of each family; tmft/models/families.py joins them.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from tmft.models.base import BaseEncoder, EncoderConfig
+from tmft.encoder import BaseEncoder, EncoderConfig
 
 Config = TypeVar("Config", bound=EncoderConfig)  # the configuration of the models of a family
 
@@ -76,7 +76,7 @@ class Family(Generic[Config]):
     # Whether transformers uses its tokenizer.json as it is, whatever class tokenizer_config.json names.
     keeps_tokenizer_json: bool = False
     padding_side: str = "right"  # where users of transformers expect padding: "left" for decoders
-    has_numpy_encoder: bool = False  # whether tmft/serving/numpy_encoder.py computes it with its own weights
+    has_numpy_encoder: bool = False  # whether tmft/export/numpy_encoder.py computes it with its own weights
     bert_incompatible: str = ""  # why its weights cannot be stored as those of a BERT; '' if they can
     # What the names of tensors start with in files of another form -> what to do to get a form that is read.
     unsupported_names: dict[str, str] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from tmft.models.base import BaseEncoder
+from tmft.encoder import BaseEncoder
 
 
 class FinalNormEncoder(BaseEncoder):

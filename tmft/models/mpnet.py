@@ -3,7 +3,7 @@
 There is a bias for each distance between two tokens and each head.
 
 Letters in this file: B rows of a batch, T tokens in a row, H heads. What attention_mask contains is explained
-at the top of tmft/models/base.py. The tokens of a sentence are next to each other in a row, so the distance
+at the top of tmft/encoder.py. The tokens of a sentence are next to each other in a row, so the distance
 between two of them is the distance between their columns.
 Source: Song et al. 2020, arXiv:2004.09297.
 """
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from tmft.bert import BertEncoder
+from tmft.encoder import EncoderConfig, block_diagonal_mask, init_weights
 from tmft.errors import InputError
-from tmft.models.base import EncoderConfig, block_diagonal_mask, init_weights
-from tmft.models.bert import BertEncoder
 from tmft.models.bert_families import ROBERTA_HEADS, ROBERTA_MLM
 from tmft.models.family import Family
 from tmft.models.t5 import relative_bias_matrix

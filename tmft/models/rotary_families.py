@@ -434,7 +434,7 @@ SPLIT_NAMES = dict.fromkeys(
     ("layers.", "embeddings.LayerNorm."),
     "this is how transformers saves it with save_original_format=False, save it again with True",
 )
-# Weight in the checkpoint -> weight of the MLM head in tmft/pretraining/heads.py.
+# Weight in the checkpoint -> weight of the MLM head in tmft/pretraining/token_heads.py.
 MODERNBERT_MLM = {
     "head.dense.weight": "dense.weight",
     "head.dense.bias":   "dense.bias",

@@ -10,7 +10,7 @@ tmft/models/rotary_families.py.
 
 Letters in this file: B rows of a batch, T tokens in a row, D hidden_size, H heads, K key/value heads,
 G = H / K, A head_dim, F intermediate_size. What attention_mask and position_ids contain is explained at the
-top of tmft/models/base.py.
+top of tmft/encoder.py.
 Source: Su et al. 2021, arXiv:2104.09864, for the rotary positions; Shazeer 2020, arXiv:2002.05202, for the
 gate; Beltagy et al. 2020, arXiv:2004.05150, for the local attention; Ainslie et al. 2023, arXiv:2305.13245,
 for the grouped heads. Sources of the families are in tmft/models/rotary_families.py.
@@ -24,9 +24,7 @@ from typing import Any, ClassVar, Self
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmft.errors import InputError, short_repr
-from tmft.models.attention import LongRowMask, long_row_attention
-from tmft.models.base import (
+from tmft.encoder import (
     ACTIVATIONS,
     EncoderConfig,
     TokenEmbeddings,
@@ -34,10 +32,12 @@ from tmft.models.base import (
     init_weights,
     make_attention_bias,
 )
+from tmft.errors import InputError, short_repr
 from tmft.models.final_norm import FinalNormEncoder
 from tmft.models.rotary import RopeParameters, rotate
 from tmft.models.t5 import check_not_fp16
 from tmft.speed.dropout import Dropout
+from tmft.speed.long_rows import LongRowMask, long_row_attention
 from tmft.speed.rms_norm import RMSNorm, rms_norm
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # layer types, as in config.json

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 
 from torch import Tensor, nn
 
-from tmft.models.base import UNLIMITED_LENGTH, BaseEncoder, EncoderConfig, TokenEmbeddings, init_weights
+from tmft.encoder import UNLIMITED_LENGTH, BaseEncoder, EncoderConfig, TokenEmbeddings, init_weights
 from tmft.models.family import Family
 
 WEIGHT_NAMES = {"embedding": "embeddings.word"}  # module in the checkpoint -> module here

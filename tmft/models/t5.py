@@ -5,7 +5,7 @@ and only scales (RMSNorm); no linear map has a bias; scores are not divided by s
 may be wider or narrower than a hidden state (H * A need not be D).
 
 Letters in this file: B rows of a batch, T tokens in a row, D hidden_size, H heads, A d_kv,
-F intermediate_size. What attention_mask contains is explained at the top of tmft/models/base.py. The tokens
+F intermediate_size. What attention_mask contains is explained at the top of tmft/encoder.py. The tokens
 of a sentence are next to each other in a row, so the distance between two of them is the distance between
 their columns, and one matrix of relative biases serves every row of a batch.
 Source: Raffel et al. 2020, arXiv:1910.10683, section 2.1; Shazeer 2020, arXiv:2002.05202, for the gated
@@ -20,14 +20,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from tmft.errors import InputError
-from tmft.models.base import (
+from tmft.encoder import (
     ACTIVATIONS,
     UNLIMITED_LENGTH,
     EncoderConfig,
     TokenEmbeddings,
     block_diagonal_mask,
 )
+from tmft.errors import InputError
 from tmft.models.final_norm import FinalNormEncoder
 from tmft.speed.dropout import Dropout
 from tmft.speed.rms_norm import RMSNorm

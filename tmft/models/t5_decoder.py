@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import tmft.models.t5 as t5
-from tmft.models.base import block_diagonal_mask
+from tmft.encoder import block_diagonal_mask
 from tmft.models.family import Family
 from tmft.models.t5 import Attention, Layer, T5Config, T5Encoder, init_linear, rms_norm
 from tmft.packing import PackedBatch

@@ -22,14 +22,14 @@ from torch import Tensor, nn
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.tokenizers import Tokenizer
+from tmft.encoder import BaseEncoder, EncoderConfig, init_weights
 from tmft.errors import InputError
-from tmft.models.base import BaseEncoder, EncoderConfig, init_weights
-from tmft.models.registry import FAMILIES
+from tmft.models.families import FAMILIES
 from tmft.models.rotary_families import DecoderConfig
 from tmft.packing import pack_arrays
 from tmft.pretraining.corpus import TokenizedCorpus
-from tmft.pretraining.heads import MaskedLM, MaskedLMHead, TokenPrediction, read_head, read_mlm_head
 from tmft.pretraining.masking import LabeledBatch, indices_of_process
+from tmft.pretraining.token_heads import MaskedLM, MaskedLMHead, TokenPrediction, read_head, read_mlm_head
 
 LM_HEAD = {"lm_head.weight": "weight"}  # weight in the checkpoint -> weight of a linear map
 

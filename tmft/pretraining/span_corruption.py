@@ -23,15 +23,15 @@ from torch import Tensor
 
 from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.tokenizers import Tokenizer
+from tmft.encoder import EncoderConfig, block_diagonal_mask
 from tmft.errors import InputError
-from tmft.models.base import EncoderConfig, block_diagonal_mask
-from tmft.models.registry import FAMILIES
+from tmft.models.families import FAMILIES
 from tmft.models.t5 import Attention, T5Config, T5Encoder, relative_bias_matrix
 from tmft.models.t5_decoder import UNUSED_WEIGHT_NAMES, WEIGHT_NAMES, Decoder
 from tmft.packing import PackedBatch, pack_arrays
 from tmft.pretraining.corpus import TokenizedCorpus
-from tmft.pretraining.heads import TokenPrediction
 from tmft.pretraining.masking import indices_of_process
+from tmft.pretraining.token_heads import TokenPrediction
 
 START = -1  # placeholder in decoder inputs for the start token, whose id the model's config has
 

@@ -1,7 +1,7 @@
 """The page of `tmft grid`: tables and figures of the scores of all variants of a model without training.
 
 A variant is a source of token vectors (a layer, a mean of layers, a prompt, ...) with token weights and a
-post-processing, see tmft/evaluation/variants.py. The functions that make tables return a list of lines, each
+post-processing, see tmft/training_free/variants.py. The functions that make tables return lines, each
 a list of cells; the first line is the heading. Their argument task_type is a key of MEASURES.
 """
 
@@ -11,17 +11,17 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from tmft.evaluation.grid import (
+from tmft.io.formatting import percent
+from tmft.reports import plots
+from tmft.reports.page import Page
+from tmft.reports.run_tables import MISSING
+from tmft.training_free.grid import (
     INTERPOLATION_WEIGHTS,
     LAYER_CURVES,
     GridResults,
     interpolation_name,
 )
-from tmft.evaluation.variants import Variant
-from tmft.formatting import percent
-from tmft.reports import plots
-from tmft.reports.page import Page
-from tmft.reports.tables import MISSING
+from tmft.training_free.variants import Variant
 
 MEASURES = {  # type of the tasks -> description of the scores in its tables
     "similarity": "mean Spearman x 100",

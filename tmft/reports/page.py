@@ -14,8 +14,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tmft.errors import InputError, sanitize
-from tmft.formatting import MAX_NAME_LENGTH, escape_markdown, markdown_table, to_json
 from tmft.io.atomic import write_file
+from tmft.io.formatting import MAX_NAME_LENGTH, escape_markdown, markdown_table, to_json
 from tmft.reports.drawing import NEEDS_MATPLOTLIB
 from tmft.reports.paper_tables import csv_table, file_stem, latex_table
 from tmft.runs.run_folder import make_folder

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from tmft.errors import sanitize
-from tmft.formatting import MAX_NAME_LENGTH
+from tmft.io.formatting import MAX_NAME_LENGTH
 
 LATEX_CHARACTERS = {
     "\\": r"\textbackslash{}",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tmft.errors import InputError, sanitize
-from tmft.pretraining.heads import objective_name
+from tmft.pretraining.token_heads import objective_name
 from tmft.reports.comparisons import LayerComparison
 from tmft.reports.drawing import (
     CELL_SIZE,
@@ -32,7 +32,7 @@ from tmft.reports.drawing import (
     name_ticks,
     save_figure,
 )
-from tmft.reports.tables import is_defined, metric_name, run_speed
+from tmft.reports.run_tables import is_defined, metric_name, run_speed
 from tmft.runs.sweeps import Sweep
 from tmft.training.gradient_surgery import STEPS_PER_ENTRY
 

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from tmft.errors import InputError, sanitize
-from tmft.formatting import MAX_NAME_LENGTH, format_duration, mean_and_std
 from tmft.io.files import is_file, read_json, reading
+from tmft.io.formatting import MAX_NAME_LENGTH, format_duration, mean_and_std
 from tmft.reports import plots
 from tmft.reports.baselines import baseline_scores
 from tmft.reports.comparisons import LayerComparison, compare_layers_with_whole, compare_sweeps
 from tmft.reports.page import Page, escape_html_text
 from tmft.reports.paper_tables import csv_table, file_stem
 from tmft.reports.run_commands import repeat_command, sweep_command, train_command
-from tmft.reports.tables import (
+from tmft.reports.run_tables import (
     best_layers_table,
     comparison_table,
     epochs_table,

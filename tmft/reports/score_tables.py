@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tmft.evaluation.evaluators import ISOTROPY_METRICS
-from tmft.formatting import NON_SCORE_KEYS, percent, text_bar, text_table
+from tmft.io.formatting import NON_SCORE_KEYS, percent, text_bar, text_table
 from tmft.tasks import Task
 
 

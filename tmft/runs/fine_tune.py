@@ -1,7 +1,7 @@
 """One fine-tuning run: load the model, train it, score its best epoch on test once, and write the results.
 
 `assemble_training` is the one place that knows everything that can be plugged into the training loop. To add
-something of your own, write a callback (tmft/training/callbacks.py), an `embed` (tmft/training/task.py) or a
+something of your own, write a callback (tmft/callbacks.py), an `embed` (tmft/training_task.py) or a
 loss, and add it there.
 """
 
@@ -11,13 +11,15 @@ from typing import Any
 
 import torch
 
+from tmft.callbacks import Callback
 from tmft.data import Examples
 from tmft.datasets.task_lookup import subsample_train
 from tmft.device import choose_precision
-from tmft.distributed import Processes
 from tmft.embedding.modules import make_projection
 from tmft.errors import InputError
-from tmft.formatting import format_duration, percent
+from tmft.io.distributed import Processes
+from tmft.io.formatting import format_duration, percent
+from tmft.loop import fit
 from tmft.losses.nested import NestedLoss, SubEmbeddingSlices
 from tmft.runs.bootstrap import save_predictions
 from tmft.runs.run_config import FineTuningRecipe, Run
@@ -30,17 +32,15 @@ from tmft.runs.run_folder import (
 from tmft.runs.run_result import fine_tuning_result, format_provenance, save_heads, write_result
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.speed.threads import describe_slowdown, describe_threads
+from tmft.students.quantized_weights import QuantizedWeights
 from tmft.training.all_layers import AllLayersEmbedder
-from tmft.training.callbacks import Callback
 from tmft.training.checkpointing import Checkpointing, TrainingCheckpoint
 from tmft.training.freezing import FreezeLayers, PrecomputedEmbedder
 from tmft.training.gradient_cache import GradientCache
 from tmft.training.gradient_surgery import GRADIENT_SURGERY
-from tmft.training.loop import fit
 from tmft.training.multitask import MultiTask, make_training_tasks
-from tmft.training.quantized_weights import QuantizedWeights
-from tmft.training.task import Embedder, PackedEmbedder, TrainingTask
 from tmft.training.trackers import TRACKERS
+from tmft.training_task import Embedder, PackedEmbedder, TrainingTask
 
 
 def fine_tune(

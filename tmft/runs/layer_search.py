@@ -12,9 +12,9 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from tmft.distributed import Processes
 from tmft.errors import InputError
-from tmft.formatting import format_duration, percent
+from tmft.io.distributed import Processes
+from tmft.io.formatting import format_duration, percent
 from tmft.runs.result_schema import read_result
 from tmft.runs.run_config import FineTuningConfig, Run
 from tmft.runs.sweeps import Sweep, group_into_sweeps

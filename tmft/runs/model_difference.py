@@ -15,9 +15,9 @@ from tmft.data import Examples
 from tmft.evaluation.classification import EncodeFunction
 from tmft.evaluation.evaluators import predict
 from tmft.evaluation.retrieval import score_queries
-from tmft.formatting import percent, text_table
-from tmft.losses.objective import Objective
-from tmft.losses.registry import OBJECTIVES
+from tmft.io.formatting import percent, text_table
+from tmft.loss import Objective
+from tmft.losses.objectives import OBJECTIVES
 from tmft.metrics import expected_prediction
 from tmft.runs.bootstrap import CONFIDENCE_INTERVAL, resample_scores
 from tmft.sentence_encoder import SentenceEncoder

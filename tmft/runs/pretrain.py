@@ -13,14 +13,14 @@ from tmft.checkpoints.model_card import format_model_card
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.tokenizers import Tokenizer, load_tokenizer
 from tmft.device import choose_precision
-from tmft.distributed import Processes
+from tmft.encoder import BaseEncoder, EncoderConfig
 from tmft.errors import InputError
-from tmft.formatting import escape_markdown, format_duration, percent
 from tmft.io.atomic import write_file
+from tmft.io.distributed import Processes
 from tmft.io.files import file_digest, is_file, read_json
+from tmft.io.formatting import escape_markdown, format_duration, percent
 from tmft.models import config_from_dict
-from tmft.models.base import BaseEncoder, EncoderConfig
-from tmft.models.registry import (
+from tmft.models.families import (
     FAMILIES,
     check_memory,
     convert_to_bert,
@@ -31,16 +31,16 @@ from tmft.models.registry import (
 from tmft.packing import TokenizedCorpus
 from tmft.pretraining.causal_lm import NextTokens, load_causal_lm, new_causal_lm
 from tmft.pretraining.corpus import tokenize_files, train_wordpiece
-from tmft.pretraining.heads import (
+from tmft.pretraining.masking import Masking
+from tmft.pretraining.pretraining_loop import PretrainingLog, PretrainingObjective, fit
+from tmft.pretraining.span_corruption import SpanCorruption, SpanMasking
+from tmft.pretraining.token_heads import (
     MaskedLM,
     ReplacedTokenDetection,
     objective_name,
     read_mlm_head,
     read_rtd_head,
 )
-from tmft.pretraining.loop import PretrainingLog, PretrainingObjective, fit
-from tmft.pretraining.masking import Masking
-from tmft.pretraining.span_corruption import SpanCorruption, SpanMasking
 from tmft.runs.run_config import GENERATOR_SIZE, PretrainingConfig
 from tmft.runs.run_folder import (
     Digests,

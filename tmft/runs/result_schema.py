@@ -13,10 +13,10 @@ The result of a fine-tuning run has these keys:
                         scores on dev and test of each
     num_hidden_layers   number of layers of the whole checkpoint
     pooling, max_length those of the saved model
-    epochs              the fields of EpochResult (training/loop_state.py) for each epoch
+    epochs              the fields of EpochResult (loop_state.py) for each epoch
     chosen_epoch        the number, from 1, of the epoch with the best score on dev
     dev, test           scores of the chosen epoch, see below
-    parameters          {"paper": n, "stored": n}, see parameter_counts in models/registry.py
+    parameters          {"paper": n, "stored": n}, see parameter_counts in models/families.py
     precision           "fp32", "bf16" or "fp16"
     seconds             duration of the training
     environment         {"commit", "versions", "device", "threads"}
@@ -36,7 +36,7 @@ seconds and environment as well, and
     sentences           number of sentences of the text
     text_tokens         number of tokens of the text
     tokens_seen         number of tokens in all steps
-    curve               the training log: the fields of PretrainingLog (pretraining/loop.py) for each entry
+    curve               the training log: the fields of PretrainingLog (pretraining_loop.py) for each entry
     held_out            {"before": scores, "after": scores}, means on held-out text
     processes           number of processes that trained the model together
 

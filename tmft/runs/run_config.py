@@ -9,11 +9,11 @@ from tmft.checkpoints.compact import NUMBER_RANGES
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.errors import SEED_RANGE, InputError, check_choice, check_range
 from tmft.io.files import reading
+from tmft.loop import Recipe
 from tmft.losses.nested import ALL_LAYERS
-from tmft.pretraining.loop import PretrainingRecipe
+from tmft.pretraining.pretraining_loop import PretrainingRecipe
 from tmft.tasks import Task
 from tmft.training.gradient_surgery import GRADIENT_SURGERY
-from tmft.training.loop import Recipe
 from tmft.training.multitask import STOPPING_STRATEGIES, TASK_SAMPLING
 
 # Batch size and learning rate of ELECTRA-small, the defaults of pre-training from scratch. Continued
@@ -38,7 +38,7 @@ class FineTuningRecipe(Recipe):
         trains only the output of the last layer.
     matryoshka_dims: train the first D dimensions of the embedding as well, for each D of these increasing
         numbers, so that they can be used alone; None trains only the full embedding.
-    quantization: train with weights that are rounded to "int4" or "int8" (training/quantized_weights.py), for
+    quantization: train with weights that are rounded to "int4" or "int8" (students/quantized_weights.py), for
         an export in the compact format; None does not round them.
     """
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tmft.data import Examples
-from tmft.distributed import Processes
 from tmft.errors import InputError, describe_error, has_control_characters, sanitize
 from tmft.io.atomic import FolderInUseError, check_output_folder, folder_lock, is_same_file
+from tmft.io.distributed import Processes
 from tmft.io.files import is_file
 from tmft.runs.result_schema import RESULT_FILE, read_result
 from tmft.runs.run_result import to_json_types

@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from tmft.callbacks import EpochResult
 from tmft.checkpoints.hub import is_hub_id
 from tmft.checkpoints.model_card import ModelCardData
 from tmft.checkpoints.model_folder import ModelFolder
@@ -24,17 +25,16 @@ from tmft.checkpoints.weights import open_safetensors
 from tmft.datasets.task_lookup import get_task
 from tmft.device import choose_precision
 from tmft.errors import InputError, sanitize
-from tmft.formatting import MAX_NAME_LENGTH, NON_SCORE_KEYS, escape_markdown, percent, to_json
 from tmft.io.atomic import write_file
 from tmft.io.files import is_file
-from tmft.losses.objective import Objective
-from tmft.losses.registry import OBJECTIVES
-from tmft.models.registry import parameter_counts
+from tmft.io.formatting import MAX_NAME_LENGTH, NON_SCORE_KEYS, escape_markdown, percent, to_json
+from tmft.loss import Objective
+from tmft.losses.objectives import OBJECTIVES
+from tmft.models.families import parameter_counts
 from tmft.runs.result_schema import FORMAT, RESULT_FILE, read_result
 from tmft.runs.run_config import Run
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import Task
-from tmft.training.loop_state import EpochResult
 
 MAX_PROVENANCE_LENGTH = 1000  # characters of the origin of the weights in a card
 HEAD_FILE = "head.safetensors"

@@ -12,12 +12,12 @@ from typing import Any
 
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.tokenizers import load_tokenizer
-from tmft.distributed import Processes, single_process
 from tmft.embedding.token_weights import check_token_weights
+from tmft.encoder import EncoderConfig
 from tmft.errors import InputError, describe_error
 from tmft.io.atomic import FolderInUseError, folder_lock
-from tmft.losses.registry import OBJECTIVES
-from tmft.models.base import EncoderConfig
+from tmft.io.distributed import Processes, single_process
+from tmft.losses.objectives import OBJECTIVES
 from tmft.runs.run_config import FineTuningConfig, Run
 from tmft.runs.run_folder import (
     check_run_name,

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from tmft.errors import InputError, sanitize, short_repr
-from tmft.formatting import MAX_NAME_LENGTH, mean_and_std, text_bar, text_table
 from tmft.io.files import is_file
+from tmft.io.formatting import MAX_NAME_LENGTH, mean_and_std, text_bar, text_table
 from tmft.io.paths import PACKAGE_DATA
 from tmft.runs.result_schema import RESULT_FILE, read_result
 from tmft.runs.run_folder import first_difference

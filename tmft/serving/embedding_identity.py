@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from tmft.device import PRECISIONS
-from tmft.formatting import to_json
+from tmft.io.formatting import to_json
 from tmft.sentence_encoder import SentenceEncoder
 
 

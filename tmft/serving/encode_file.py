@@ -35,9 +35,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from tmft.device import progress_bar
-from tmft.distributed import Processes
 from tmft.errors import InputError, describe_error
 from tmft.io.atomic import check_regular, folder_lock, make_private_folder, write_file
+from tmft.io.distributed import Processes
 from tmft.io.files import reading
 from tmft.io.tables import check_pyarrow, read_texts, read_texts_and_values, table_kind
 from tmft.io.text import STDIN

@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from tmft.errors import InputError
-from tmft.formatting import to_json
+from tmft.io.formatting import to_json
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.embedding_identity import digest, model_record
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 
 class WordEmbeddings(Protocol):
-    """What the functions here need of the embeddings of an encoder, see TokenEmbeddings in models/base.py."""
+    """What the functions here need of the embeddings of an encoder, see TokenEmbeddings in encoder.py."""
 
     word: nn.Embedding  # (V, E)
     extra_ids: Sequence[int]  # of tokens that are looked up in addition to the text

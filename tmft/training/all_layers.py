@@ -9,7 +9,7 @@ from tmft.errors import InputError
 from tmft.losses.nested import SubEmbeddingSlices
 from tmft.packing import pack
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.training.task import Batch, Embedder
+from tmft.training_task import Batch, Embedder
 
 
 class AllLayersEmbedder(Embedder):

@@ -19,13 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tmft.callbacks import BestWeights, Callback, DivergedError, EpochResult, LoopState, Stateful
 from tmft.device import get_rng_state, set_rng_state
-from tmft.distributed import Processes, single_process
 from tmft.errors import describe_error, short_repr
 from tmft.io.atomic import write_file
+from tmft.io.distributed import Processes, single_process
 from tmft.io.files import file_mode, reading
-from tmft.training.callbacks import Callback, DivergedError
-from tmft.training.loop_state import BestWeights, EpochResult, LoopState, Stateful
 
 STATE_FILE = "state.pt"
 FORMAT = 1  # number of the form of this file; a file with another number is refused

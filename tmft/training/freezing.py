@@ -6,11 +6,10 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
+from tmft.callbacks import Callback, LoopState
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.training.callbacks import Callback
-from tmft.training.loop_state import LoopState
-from tmft.training.task import Batch, PackedEmbedder
+from tmft.training_task import Batch, PackedEmbedder
 
 
 class FreezeLayers(Callback):

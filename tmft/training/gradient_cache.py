@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from tmft.device import get_rng_state, seed_rng, set_rng_state
-from tmft.distributed import Processes, single_process
-from tmft.training.task import Batch, Embedder
+from tmft.io.distributed import Processes, single_process
+from tmft.training_task import Batch, Embedder
 
 
 class GradientCache(Embedder):

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tmft.training.callbacks import Callback
-from tmft.training.loop_state import LoopState
-from tmft.training.task import Batch
+from tmft.callbacks import Callback, LoopState
+from tmft.training_task import Batch
 
 STEPS_PER_ENTRY = 20  # an entry of the log is the mean cosine of so many steps
 

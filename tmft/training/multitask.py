@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from tmft.data import shuffle_into_batches
-from tmft.losses.objective import Objective
-from tmft.losses.registry import OBJECTIVES
+from tmft.loss import Objective
+from tmft.losses.objectives import OBJECTIVES
 from tmft.metrics import METRICS, correlation_metrics
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import OVERALL, Task
-from tmft.training.task import Embedder, EvalOutput, TrainingTask
+from tmft.training_task import Embedder, EvalOutput, TrainingTask
 
 # ----------------------------------------------------------------------------------------- steps of an epoch
 

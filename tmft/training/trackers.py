@@ -10,9 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from tmft.callbacks import LOG_EVERY, Callback, LoopState
 from tmft.errors import InputError, check_choice
-from tmft.training.callbacks import LOG_EVERY, Callback
-from tmft.training.loop_state import LoopState
 
 
 class Tracker(Callback):

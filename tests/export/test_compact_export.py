@@ -1,0 +1,302 @@
+"""The compact format: weights in 4 or 8 bits, and an encoder of numpy that computes the same as tmft."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT, SENTENCES, tiny_model
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+import tmft.cli.export_command as export_command
+from tmft.checkpoints.compact import CompactFile, dequantize, pack_weights, round_weight, search_scales
+from tmft.embedding.modules import Dense, LayerNorm, Normalize
+from tmft.errors import InputError
+from tmft.export import numpy_encoder
+from tmft.export.calibrated_rounding import round_columns
+from tmft.export.export import export
+from tmft.export.numpy_encoder import Encoder
+from tmft.models.mpnet import MAX_DISTANCE
+from tmft.models.t5 import relative_bias_matrix
+from tmft.sentence_encoder import SentenceEncoder
+
+LONG = [*SENTENCES, "a man " * 80, "?", "Déjà vu, again: 12,345 words?"]
+TWINS = ROOT / "data/twins"
+
+
+def exported(model, folder, dtype="int4"):
+    export(model, folder, "compact", dtype)
+    return folder
+
+
+# ------------------------------------------------------------------------------------------------- rounding
+
+
+@given(
+    rows=st.integers(1, 5),
+    columns=st.integers(1, 70).map(lambda n: 2 * n),
+    dtype=st.sampled_from(["int4", "int8"]),
+    magnitude=st.sampled_from([1e-3, 1.0, 50.0]),
+    seed=st.integers(0, 10**6),
+)
+def test_every_matrix_is_near_what_it_was_and_numpy_reads_it_bit_by_bit(
+    rows, columns, dtype, magnitude, seed
+):
+    weight = magnitude * torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
+    weight[0, : columns // 2] = 0  # perhaps whole groups
+    packed = pack_weights({"x.weight": weight}, dtype)
+    numbers, scales = packed[f"x.weight.{dtype}"], packed["x.weight.scales"]
+    found = dequantize(numbers, scales)
+    theirs = numpy_encoder.unpack(numbers.numpy(), scales.numpy(), "x")
+    assert theirs.dtype == np.float32 and np.array_equal(found.numpy(), theirs)
+    assert torch.equal(round_weight(weight, dtype, scales), found)
+    if scales[scales != 0].abs().min() >= torch.finfo(torch.float16).smallest_normal:
+        assert torch.equal(round_weight(found, dtype), found)  # which is rounded already
+    size = 32 if dtype == "int4" else columns
+    for start in range(0, columns, size):
+        group = slice(start, start + size)
+        error = (found[:, group] - weight[:, group]).square().sum(1)
+        largest = weight[:, group].abs().amax(1)
+        plain = (largest / (7 if dtype == "int4" else 127)).half().float()[:, None]  # without a search
+        rounded = torch.where(plain == 0, 0, (weight[:, group] / plain).round() * plain)
+        assert (error <= (rounded - weight[:, group]).square().sum(1) * 1.001 + 1e-9).all()
+
+
+def test_the_numbers_of_four_bits_reach_from_minus_8_to_7_and_the_byte_order_is_as_stated():
+    weight = torch.tensor([[-8.0, 7.0, 1.0, -3.0]])
+    packed = pack_weights({"w": weight}, "int4")
+    assert packed["w.int4"].tolist() == [[0 | 15 << 4, 9 | 5 << 4]] and packed["w.scales"].tolist() == [[1.0]]
+    assert torch.equal(dequantize(packed["w.int4"], packed["w.scales"]), weight)
+
+
+def test_a_scale_may_be_negative():
+    """Only then a group whose largest weight is positive uses the number -8."""
+    weight = torch.tensor([[16.0, -14.0, 2.0, 0.0]])
+    scales = search_scales(weight, "int4")
+    assert scales.tolist() == [[-2.0]] and torch.equal(round_weight(weight, "int4"), weight)
+
+
+@pytest.mark.parametrize("dtype", ["int4", "int8"])
+def test_columns_make_up_for_the_errors_of_those_before_if_their_inputs_are_alike(dtype):
+    draw = torch.Generator().manual_seed(0)
+    weight = torch.randn(20, 70, generator=draw, dtype=torch.float64)
+    plain = round_weight(weight, dtype).double()
+    apart = round_columns(weight, torch.eye(70, dtype=torch.float64), dtype)
+    torch.testing.assert_close(apart, plain, rtol=0, atol=1e-6)
+    x = torch.randn(500, 10, generator=draw) @ torch.randn(10, 70, generator=draw) + torch.randn(500, 70) / 10
+    rounded = round_columns(weight, torch.cov(x.T.double()), dtype)
+    plain_error, error = ((x.double() @ (one - weight).T).var(0).mean() for one in (plain, rounded))
+    assert error < 0.3 * plain_error
+    assert torch.equal(round_weight(rounded, dtype).double(), rounded)  # a file stores it exactly
+
+
+# ------------------------------------------------------------------------------------------------- encoders
+
+MPNET = {"model_type": "mpnet", "max_position_embeddings": 600}
+MODELS = {
+    "bert": lambda: tiny_model(model_type="bert"),
+    "electra": lambda: tiny_model(embedding_size=24),
+    "electra with narrow embeddings": tiny_model,
+    "electra, no layer": lambda: cut(tiny_model()),
+    "roberta": lambda: tiny_model(model_type="roberta"),
+    "mpnet": lambda: tiny_model(**MPNET),
+    "mpnet, no layer": lambda: cut(tiny_model(**MPNET)),
+    "first token": lambda: with_(tiny_model(model_type="bert"), pooling="cls"),
+    "relu": lambda: tiny_model(model_type="bert", hidden_act="relu"),
+    "no layer": lambda: cut(tiny_model(model_type="bert")),
+    "modules": lambda: with_modules(Dense(24, 8, activation="Tanh"), Normalize(), Dense(8, 6, bias=False)),
+    "truncate_dim": lambda: with_(with_modules(Normalize()), truncate_dim=5),
+    "prompts": lambda: with_prompts(tiny_model(model_type="bert")),
+    "a short limit": lambda: with_(tiny_model(model_type="bert"), max_length=5),
+}
+
+
+def with_(model, **attributes):
+    for name, value in attributes.items():
+        setattr(model, name, value)
+    return model
+
+
+def cut(model):
+    del model.encoder.layers[:]
+    return model
+
+
+def with_modules(*modules):
+    model = tiny_model(model_type="bert")
+    model.head_modules.extend(modules)
+    return model
+
+
+def huge(dense):
+    dense.bias.data.fill_(1e6)
+    return dense
+
+
+def with_prompts(model):
+    model.prompts |= {"query": "a dog ", "other": "music: "}
+    model.default_prompt_name = "other"
+    return model
+
+
+@pytest.mark.parametrize("dtype", ["int4", "int8"])
+@pytest.mark.parametrize("name", MODELS)
+def test_numpy_and_tmft_compute_the_same_embeddings(name, dtype, tmp_path):
+    model = MODELS[name]().eval()
+    folder = exported(model, tmp_path / "compact", dtype)
+    ours = SentenceEncoder.from_pretrained(folder)
+    encoder = Encoder(folder)
+    for prompt_name in (None, *(["query"] if name == "prompts" else [])):
+        expected = ours.encode(LONG, prompt_name=prompt_name)
+        found = encoder.encode(LONG, prompt_name=prompt_name)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    tolerance = 0.02 if dtype == "int8" else 0.2
+    original = model.encode(LONG)
+    assert torch.cosine_similarity(torch.tensor(found), torch.tensor(original)).min() > 1 - tolerance or (
+        name == "prompts"
+    )
+    assert encoder.encode([]).shape == (0, model.dimensions)
+
+
+def test_the_biases_of_every_distance_are_those_of_tmft_and_are_not_rounded_to_few_bits(tmp_path):
+    encoder = tiny_model(**MPNET).encoder
+    expected = relative_bias_matrix(encoder.relative_bias, 600, MAX_DISTANCE).detach().numpy()
+    found = numpy_encoder.relative_bias(encoder.relative_bias.weight.detach().numpy(), 600)
+    assert np.array_equal(found, expected)
+    folder = exported(tiny_model(**MPNET), tmp_path / "compact")
+    stored = SentenceEncoder.from_pretrained(folder).encoder.relative_bias.weight
+    assert torch.equal(stored, encoder.relative_bias.weight.half().float())
+
+
+def test_the_model_that_ships_keeps_its_embeddings_and_needs_two_megabytes(tmp_path):
+    """With lines to calibrate with it keeps them better, also of other lines."""
+    model = SentenceEncoder.from_pretrained(ROOT / "data/tiny")
+    lines, sentences = (
+        (ROOT / f"data/sample/{split}.tsv").read_text(encoding="utf-8").splitlines()
+        for split in ("train", "test")
+    )
+    before, cosines = torch.tensor(model.encode(sentences)), []
+    for name, calibration_lines in {"plain": [], "calibrated": lines}.items():
+        export(model, tmp_path / name, "compact", "int4", calibration_lines=calibration_lines)
+        after = torch.tensor(Encoder(tmp_path / name).encode(sentences))
+        cosines.append(torch.cosine_similarity(before, after).mean())
+        files = [path for path in (tmp_path / name).rglob("*") if path.is_file()]
+        assert sum(path.stat().st_size for path in files) < 2.1e6
+    assert cosines[0] > 0.975 and 1 - cosines[1] < 0.9 * (1 - cosines[0]), cosines
+
+
+def test_the_folder_runs_without_torch_and_without_tmft(tmp_path):
+    folder = exported(SentenceEncoder.from_pretrained(TWINS / "mlm", layer=1), tmp_path / "compact")
+    code = "import sys; from encode import Encoder; Encoder('.').encode(['a b']); print(*sys.modules)"
+    run = [sys.executable, "-c", code]
+    modules = subprocess.run(run, cwd=folder, capture_output=True, text=True, check=True).stdout.split()
+    assert {"numpy", "tokenizers"} <= set(modules) and not {"torch", "tmft", "safetensors"} & set(modules)
+    command = [sys.executable, str(folder / "encode.py"), "A man.", "Dogs sleep."]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    similarities = [[float(word) for word in line.split()[:2]] for line in printed]
+    u = SentenceEncoder.from_pretrained(folder).encode(["A man.", "Dogs sleep."])
+    assert np.abs(np.corrcoef(u)).max() <= 1.0001 and printed[1].endswith(" Dogs sleep.")
+    u /= np.linalg.norm(u, axis=1, keepdims=True)
+    np.testing.assert_allclose(similarities, u @ u.T, atol=6e-4)
+
+
+def test_the_command_prints_bytes_and_cosines(tmp_path, capsys):
+    words = [str(TWINS / "mlm"), str(tmp_path / "compact"), "--format", "compact", "--dtype", "int8"]
+    export_command.main(words)
+    printed = capsys.readouterr().out
+    assert "as compact, int8: " in printed and " MB" in printed
+    assert "on average" in printed and "at least" in printed
+    assert "from encode import Encoder" in (tmp_path / "compact/README.md").read_text(encoding="utf-8")
+
+
+# ------------------------------------------------------------------------------------------------- refusals
+
+REFUSED = {
+    "max": (lambda: with_(tiny_model(model_type="bert"), pooling="max"), "pools by max"),
+    "mix": (lambda: with_(tiny_model(model_type="bert"), layers=(1, 2)), "mixes several layers"),
+    "norm": (lambda: with_modules(LayerNorm(24)), "has other modules than Dense and Normalize"),
+    "template": (lambda: with_(tiny_model(model_type="bert"), prompt="[X] is"), "prompts that are no prefix"),
+    "weight": (lambda: with_modules(huge(Dense(24, 8))), "has weights beyond 65504"),
+    "deberta": (lambda: tiny_model(model_type="deberta-v2"), "cannot be stored as BERT"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_model_that_numpy_cannot_compute_is_refused(name, tmp_path):
+    make, message = REFUSED[name]
+    with pytest.raises(InputError, match=message):
+        export(make(), tmp_path / "x", "compact", "int4")
+    assert not (tmp_path / "x").exists()
+
+
+def test_other_dtypes_are_refused(tmp_path):
+    with pytest.raises(InputError, match="dtype float32: format compact supports int4, int8"):
+        export(tiny_model(), tmp_path / "x", "compact")
+
+
+def rewrite(path, change, **metadata):
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata() | metadata
+    weights = load_file(path)
+    change(weights)
+    save_file(weights, path, metadata=metadata)
+
+
+QUERY = "encoder.layer.0.attention.self.query.weight"
+DAMAGED = {
+    "another layout": lambda path: rewrite(path, lambda weights: None, compact_layout="2"),
+    "no scales": lambda path: rewrite(path, lambda weights: weights.pop(f"{QUERY}.scales")),
+    "scales of another shape": lambda path: rewrite(
+        path, lambda weights: weights.update({f"{QUERY}.scales": torch.ones(3, 1).half()})
+    ),
+    "cut short": lambda path: path.write_bytes(path.read_bytes()[:-100]),
+    "cut within the header": lambda path: path.write_bytes(path.read_bytes()[:100]),
+    "empty": lambda path: path.write_bytes(b""),
+    "no file": lambda path: path.unlink(),
+    "no matrix": lambda path: rewrite(path, lambda weights: weights.pop(f"{QUERY}.int4")),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_folder_is_one_line_in_both(damage, tmp_path):
+    folder = exported(tiny_model(model_type="bert"), tmp_path / "compact")
+    DAMAGED[damage](folder / "model.safetensors")
+    with pytest.raises(InputError) as ours:
+        SentenceEncoder.from_pretrained(folder)
+    with pytest.raises(ValueError) as theirs:
+        Encoder(folder).encode(["a"])
+    assert all("\n" not in str(error.value) and str(folder) in str(error.value) for error in (ours, theirs))
+    command = [sys.executable, str(folder / "encode.py"), "a", "b"]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 2 and len(run.stderr.splitlines()) == 1 and not run.stdout
+
+
+def test_numpy_refuses_a_pooling_that_it_does_not_compute(tmp_path):
+    path = exported(tiny_model(model_type="bert"), tmp_path / "compact") / "1_Pooling/config.json"
+    path.write_text(path.read_text().replace("true", "false"))
+    with pytest.raises(ValueError, match="has the poolings .*, expected the mean or cls"):
+        Encoder(tmp_path / "compact")
+
+
+@pytest.mark.parametrize("sentences", ["one string", [1], [None], ["a", b"b"]])
+def test_a_text_that_is_no_string_is_refused(sentences, tmp_path):
+    encoder = Encoder(exported(tiny_model(model_type="bert"), tmp_path / "compact"))
+    with pytest.raises(ValueError, match="give a list of strings"):
+        encoder.encode(sentences)
+    with pytest.raises(ValueError, match="prompt_name 'x': choose one of query, document"):
+        encoder.encode(["a"], prompt_name="x")
+
+
+def test_a_compact_file_names_its_weights_as_every_other(tmp_path):
+    model = tiny_model(model_type="bert")
+    folder = exported(model, tmp_path / "compact")
+    model.save_pretrained(tmp_path / "plain")
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        assert set(CompactFile(file).keys()) == set(load_file(tmp_path / "plain/model.safetensors"))
+    assert json.loads((folder / "config.json").read_text())["model_type"] == "bert"

@@ -1,0 +1,580 @@
+"""A model for other software: the same embeddings there, or one line that says why not."""
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+import torch
+from conftest import (
+    ROOT,
+    SENTENCES,
+    assert_same_embeddings,
+    stored_weights,
+    tiny_model,
+    tiny_static_model,
+)
+from hypothesis import given, settings
+from test_any_model import ENCODE_METHODS, models
+
+import tmft.cli.export_command as export_command
+import tmft.export.export as exporting
+from tmft.checkpoints.model_card import ModelCardData
+from tmft.embedding.modules import Dense, make_projection
+from tmft.errors import InputError
+from tmft.export.export import FORMATS, export
+from tmft.export.onnx import OnnxEncoder, quantize_onnx
+from tmft.export.quantization import VNNI
+from tmft.sentence_encoder import SentenceEncoder
+
+TWINS = ROOT / "data/twins"
+DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
+DEBERTA |= {"position_buckets": 4, "share_att_key": True, "norm_rel_ebd": "layer_norm"}
+DEBERTA |= {"position_biased_input": False, "type_vocab_size": 0, "conv_kernel_size": 3}
+EQUAL = {"embedding_size": 24}  # an ELECTRA without a projection
+LONG = [*SENTENCES, "a man " * 15, "?"]
+
+
+def truncated(model: SentenceEncoder, layer: int, pooling: str = "mean") -> SentenceEncoder:
+    del model.encoder.layers[layer:]
+    model.pooling = pooling
+    return model
+
+
+@pytest.fixture
+def onnx():
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(name, reason=f"{name} is not installed (requirements-dev.txt)")
+
+
+# ------------------------------------------------------------------------------------- what cannot be written
+
+
+def test_a_model_whose_embeddings_are_not_finite_is_not_exported(tmp_path):
+    model = tiny_model()
+    model.head_modules.append(Dense(24, 24))
+    model.head_modules[0].weight.data.fill_(3e38)
+    with pytest.raises(InputError, match=r"the embedding of sentence 0 \(.*\) has values that"):
+        export(model, tmp_path / "x", sentences=SENTENCES)
+    with pytest.raises(
+        InputError, match="^dtype float16: weight head_modules.0.weight has values that are not"
+    ):
+        export(model, tmp_path / "x", dtype="float16")
+    assert not list(tmp_path.iterdir())
+
+
+def unequal_widths_after_weights() -> SentenceEncoder:
+    model = tiny_model(**EQUAL)
+    model.head_modules = make_projection(model.head_modules, model.dimensions, 8)
+    model.set_token_weights("no-special")
+    return model
+
+
+def without_prompt_tokens() -> SentenceEncoder:
+    model = tiny_model()
+    model.prompt = "the man "
+    model.set_token_weights("no-prompt")
+    return model
+
+
+# Words of the message -> the model, the options of the export.
+REFUSED = {
+    "BERT has no linear map from 12 to 24 after": (lambda: truncated(tiny_model(), 1), {"format": "bert"}),
+    "or layer 0 with one of the poolings mean": (
+        lambda: truncated(tiny_model(), 0, "max"),
+        {"format": "bert"},
+    ),
+    "deberta-v2 cannot be stored as BERT .its attention uses relative": (
+        lambda: tiny_model(**DEBERTA),
+        {"format": "bert"},
+    ),
+    "t5 cannot be .* BERT .it has relative positions, .*: choose sentence-transformers or onnx": (
+        lambda: SentenceEncoder.from_pretrained(TWINS / "t5", 1),
+        {"format": "bert"},
+    ),
+    "static cannot be stored as BERT .it is a table of word vectors": (tiny_static_model, {"format": "bert"}),
+    "a static model only looks up word vectors, which needs no graph": (
+        tiny_static_model,
+        {"format": "onnx"},
+    ),
+    "token_weights no-prompt count from": (without_prompt_tokens, {"format": "onnx"}),
+    "dtype float16: sentence-transformers cannot run WordWeights": (
+        unequal_widths_after_weights,
+        {"dtype": "float16"},
+    ),
+    "fp16: values in a T5 exceed 65504": (
+        lambda: SentenceEncoder.from_pretrained(TWINS / "t5", 1),
+        {"format": "onnx", "dtype": "float16"},
+    ),
+    "format 'tensorflow': choose one of sentence-transformers, bert, onnx": (
+        tiny_model,
+        {"format": "tensorflow"},
+    ),
+    "dtype bfloat16: format onnx supports float32, float16": (
+        tiny_model,
+        {"format": "onnx", "dtype": "bfloat16"},
+    ),
+    "dtype int4: format sentence-transformers supports float32": (tiny_model, {"dtype": "int4"}),
+    "dtype int8: format sentence-transformers supports float32": (tiny_model, {"dtype": "int8"}),
+    "format openvino supports float32, float16, int8": (tiny_model, {"format": "openvino", "dtype": "uint8"}),
+    "dtype int8 of format openvino needs sentences to calibrate with: name a text file of a few": (
+        tiny_model,
+        {"format": "openvino", "dtype": "int8"},
+    ),
+    "calibration_lines have no effect with dtype float32: choose int8, or remove them": (
+        tiny_model,
+        {"format": "onnx", "calibration_lines": ["a man"]},
+    ),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_cannot_be_exported_is_one_line_and_nothing_is_written(words, onnx, tmp_path):
+    make, options = REFUSED[words]
+    with pytest.raises(InputError, match=words) as error:
+        export(make(), tmp_path / "new", **options)
+    assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(InputError, match="mine exists already: name a new folder"):
+        export(tiny_model(), tmp_path / "mine")
+    assert not list((tmp_path / "mine").iterdir())
+
+
+# -------------------------------------------------------------------------------------------------- as a BERT
+
+
+@settings(max_examples=30)
+@given(drawn=models())
+def test_any_model_is_the_same_as_a_bert_or_is_refused(drawn):
+    model, _ = drawn
+    family = model.encoder.config.model_type
+    projected = (
+        family == "electra" and model.encoder.config.embedding_size != model.encoder.config.hidden_size
+    )
+    with TemporaryDirectory() as name:
+        folder = Path(name) / "bert"
+        try:
+            export(model, folder, "bert")
+        except InputError as error:
+            assert family in ("static", "deberta-v2") or projected, error
+            return
+        opened = SentenceEncoder.from_pretrained(folder)
+        content = json.loads((folder / "config.json").read_text())
+    assert content["model_type"] == "bert" and content["architectures"] == ["BertModel"]
+    assert content["num_hidden_layers"] == len(model.encoder.layers) and "embedding_size" not in content
+    for method in ENCODE_METHODS:
+        assert_same_embeddings(getattr(opened, method)(SENTENCES), getattr(model, method)(SENTENCES))
+    for attribute in ("prompts", "default_prompt_name", "similarity_fn_name", "dimensions"):
+        assert getattr(opened, attribute) == getattr(model, attribute), attribute
+    assert model.encoder.config.model_type == family  # the model is as it was
+
+
+@pytest.mark.slow
+def test_transformers_opens_it_as_a_bert_with_the_same_hidden_states(tmp_path):
+    from transformers import AutoModel, AutoTokenizer
+
+    model = truncated(tiny_model(**EQUAL), 2)
+    export(model, tmp_path / "bert", "bert")
+    theirs, tokenizer = (kind.from_pretrained(tmp_path / "bert") for kind in (AutoModel, AutoTokenizer))
+    assert type(theirs).__name__ == "BertModel"
+    batch = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    mask = batch["attention_mask"][..., None]
+    with torch.inference_mode():
+        hidden = theirs.eval()(**batch).last_hidden_state
+    assert_same_embeddings(model.encode(SENTENCES), ((hidden * mask).sum(1) / mask.sum(1)).numpy())
+
+
+# ------------------------------------------------------------------------------------------- numbers, folders
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_weights_are_written_in_the_dtype(dtype, tmp_path):
+    model = tiny_model(**EQUAL)
+    torch.manual_seed(0)
+    model.head_modules = make_projection(model.head_modules, model.dimensions, 8)
+    export(model, tmp_path / "x", dtype=dtype)
+    kinds = {weight.dtype for weight in stored_weights(tmp_path / "x").values()}
+    kinds |= {weight.dtype for weight in stored_weights(tmp_path / "x/2_Dense").values()}
+    assert kinds == {getattr(torch, dtype)}
+    assert json.loads((tmp_path / "x/config.json").read_text())["dtype"] == dtype
+    tolerance = {"float32": 0, "float16": 5e-3, "bfloat16": 5e-2}[dtype]
+    difference = np.abs(
+        SentenceEncoder.from_pretrained(tmp_path / "x").encode(SENTENCES) - model.encode(SENTENCES)
+    ).max()
+    assert difference <= tolerance and (difference > 0) == (dtype != "float32")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("modules", ["projection", "weights"])
+def test_sentence_transformers_opens_half_precision_with_modules_after_the_pooling(modules, tmp_path):
+    """There numbers of one kind have to meet."""
+    from sentence_transformers import SentenceTransformer
+
+    model = tiny_model(**EQUAL)
+    torch.manual_seed(0)
+    if modules == "projection":
+        model.head_modules = make_projection(model.head_modules, model.dimensions, 8)
+    else:
+        model.set_token_weights("no-special")
+    export(model, tmp_path / "x", dtype="bfloat16")
+    theirs = SentenceTransformer(str(tmp_path / "x"), device="cpu").encode(SENTENCES)
+    assert np.abs(theirs - model.encode(SENTENCES)).max() < 0.1
+
+
+def test_an_export_that_cannot_be_completed_leaves_nothing(tmp_path, monkeypatch):
+    def full(model, folder, dtype):
+        (folder / "config.json").write_text("{}")
+        raise OSError(28, "No space left on device")
+
+    format = exporting.ExportFormat(lambda model: model, full, exporting.load_tmft)
+    monkeypatch.setitem(FORMATS, "sentence-transformers", format)
+    with pytest.raises(InputError, match=r"cannot write .*x \(.*No space left"):
+        export(tiny_model(), tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+# ------------------------------------------------------------------------------------------------------- onnx
+
+
+def with_modules() -> SentenceEncoder:
+    model = SentenceEncoder.from_pretrained(TWINS / "mlm", 2)
+    torch.manual_seed(0)
+    model.head_modules = make_projection(model.head_modules, model.dimensions, 16)
+    model.set_token_weights("no-special")
+    model.prompt = "the words are "
+    return model
+
+
+GRAPHS = {
+    "bert, with a Dense, weights and a prompt": with_modules,
+    "electra with a projection": lambda: truncated(tiny_model(), 2, "max+cls+lasttoken"),
+    "electra of 0 layers": lambda: truncated(tiny_model(), 0, "weightedmean+mean_sqrt_len_tokens"),
+    "deberta": lambda: truncated(tiny_model(**DEBERTA), 1),
+    "modernbert": lambda: truncated(tiny_model(model_type="modernbert", local_attention=12), 3),
+    "t5, with its decoder": lambda: SentenceEncoder.from_pretrained(TWINS / "t5", 1, "decoder"),
+    "a mean of layers": lambda: SentenceEncoder.from_pretrained(TWINS / "mlm-then-rtd", "1+2"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", GRAPHS)
+def test_onnx_runtime_gives_the_same_embeddings_for_batches_of_any_shape(case, onnx, tmp_path, capfd):
+    model = GRAPHS[case]()
+    export(model, tmp_path / "x", "onnx")
+    assert capfd.readouterr().err == ""  # the exporter prints the graph of some models
+    assert not (tmp_path / "x/model.safetensors").exists()
+    opened = FORMATS["onnx"].open(tmp_path / "x")
+    expected = model.encode(LONG)
+    assert_same_embeddings(opened(LONG), expected, tolerance=1e-5)
+    for number in (0, -2, -1):  # one text, short or long
+        assert_same_embeddings(opened([LONG[number]]), expected[[number]], tolerance=1e-5)
+    many = 9 * LONG
+    assert_same_embeddings(opened(many), model.encode(many), tolerance=1e-5)
+    has_vnni = any(torch.cpu.get_capabilities().get(name, False) for name in VNNI)
+    quantize_onnx(tmp_path / "x", "int8" if has_vnni else "uint8")  # other CPUs overflow in int8
+    assert lowest_cosine(model, FORMATS["onnx"].open(tmp_path / "x")(LONG)) > 0.9
+
+
+@pytest.mark.slow
+def test_the_prompts_and_dimensions_of_a_graph_are_those_of_the_model(onnx, tmp_path):
+    model = SentenceEncoder.from_pretrained(TWINS / "mlm", 1)
+    model.prompts |= {"query": "music for the ", "sts": "a guitar [X] is"}
+    model.default_prompt_name, model.truncate_dim = "sts", 8
+    export(model, tmp_path / "x", "onnx")
+    opened = OnnxEncoder(tmp_path / "x")
+    for options in ({}, {"prompt_name": "query"}, {"prompt_name": "document"}, {"prompt": "the "}):
+        expected = model.encode(LONG, **options)
+        assert_same_embeddings(opened.encode(LONG, **options), expected, tolerance=1e-5)
+    with pytest.raises(InputError, match="prompt_name 'quer': choose one of query, document, sts"):
+        opened.encode(LONG, prompt_name="quer")
+
+
+@pytest.mark.slow
+def test_a_graph_in_half_precision_is_half_as_large(float32_graph, tmp_path):
+    model, whole = float32_graph
+    export(model, tmp_path / "half", "onnx", "float16")
+    sizes = [(folder / "onnx/model.onnx").stat().st_size for folder in (whole, tmp_path / "half")]
+    assert sizes[1] < 0.55 * sizes[0]
+    difference = np.abs(FORMATS["onnx"].open(tmp_path / "half")(LONG) - model.encode(LONG)).max()
+    assert 0 < difference < 1e-2
+
+
+def test_a_missing_package_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(InputError, match="format onnx needs onnx: pip install onnx onnxscript onnxruntime"):
+        export(tiny_model(), tmp_path / "x", "onnx", "int8")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("package", ["openvino", "nncf"])
+def test_a_package_of_openvino_that_is_missing_is_one_line(package, onnx, tmp_path, monkeypatch):
+    for name in ("openvino", "nncf"):
+        monkeypatch.setitem(sys.modules, name, None if name == package else sys)
+    message = f"format openvino needs {package}: pip install onnx onnxscript openvino nncf"
+    with pytest.raises(InputError, match=message):
+        export(tiny_model(), tmp_path / "x", "openvino", "int8", calibration_lines=["a man"])
+    assert list(tmp_path.iterdir()) == []
+
+
+# ----------------------------------------------------------------------------------------------------- 8 bits
+
+
+@pytest.fixture
+def openvino(onnx):
+    for name in ("openvino", "nncf"):
+        pytest.importorskip(name, reason=f"{name} is not installed: pip install openvino nncf")
+
+
+CALIBRATION = ["A man plays the guitar.", "Bread costs more than last year.", "The dog sleeps.", "Who is it?"]
+STATIC = {"calibration_lines": CALIBRATION}
+
+
+def lowest_cosine_of(u: np.ndarray, v: np.ndarray) -> float:
+    return torch.cosine_similarity(torch.from_numpy(u), torch.from_numpy(v)).min().item()
+
+
+def lowest_cosine(model: SentenceEncoder, embeddings: np.ndarray) -> float:
+    return lowest_cosine_of(model.encode(LONG), embeddings)
+
+
+QUANTIZED = {
+    "dynamic": ("int8", {}, "model_qint8_avx512_vnni.onnx"),
+    "dynamic, for CPUs without VNNI": ("uint8", {}, "model_quint8_avx2.onnx"),
+    "static": ("int8", STATIC, "model_qint8_static.onnx"),
+    "static, for CPUs without VNNI": ("uint8", STATIC, "model_quint8_static.onnx"),
+}
+
+
+@pytest.fixture(scope="module")
+def float32_graph(tmp_path_factory):
+    """A model of two layers, and a folder with its graph."""
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(name, reason=f"{name} is not installed (requirements-dev.txt)")
+    model, folder = SentenceEncoder.from_pretrained(TWINS / "mlm", 2), tmp_path_factory.mktemp("graph") / "x"
+    export(model, folder, "onnx")
+    return model, folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", QUANTIZED)
+def test_a_graph_in_8_bits_has_a_quarter_of_the_size_and_nearly_the_same_embeddings(
+    case, float32_graph, tmp_path
+):
+    """Each output of a linear map has a scale; products inside attention stay in float."""
+    dtype, options, name = QUANTIZED[case]
+    model, folder = float32_graph
+    shutil.copytree(folder, tmp_path / "x")
+    quantize_onnx(tmp_path / "x", dtype, **options)
+    assert [path.name for path in (tmp_path / "x/onnx").iterdir()] == [name]
+    path = tmp_path / "x/onnx" / name
+    assert path.stat().st_size < 0.3 * (folder / "onnx/model.onnx").stat().st_size
+    assert 0.99 < lowest_cosine(model, FORMATS["onnx"].open(tmp_path / "x")(LONG)) < 1 - 1e-6
+    kinds, count = linear_inputs(path)
+    assert count >= 12  # query, key, value, output, up and down of two layers
+    assert kinds == ({"MatMul"} if options else {"MatMulInteger", "MatMul"})
+
+
+def linear_inputs(path) -> tuple[set[str], int]:
+    """The types of the products of a graph, and the number of its tensors of scales."""
+    import onnx
+
+    graph = onnx.load(path).graph
+    scales = [tensor for tensor in graph.initializer if tensor.name.endswith("_scale") and tensor.dims]
+    return {node.op_type for node in graph.node if "MatMul" in node.op_type}, len(scales)
+
+
+@pytest.mark.slow
+def test_openvino_gives_the_same_embeddings_and_in_8_bits_nearly_the_same(openvino, tmp_path, capfd):
+    model = with_modules()
+    found = export(model, tmp_path / "whole", "openvino", sentences=LONG)
+    assert_same_embeddings(found, model.encode(LONG), tolerance=1e-5)
+    found = export(model, tmp_path / "int8", "openvino", "int8", sentences=LONG, calibration_lines=LONG)
+    assert 0.98 < lowest_cosine(model, found) < 1 - 1e-6
+    weights = [tmp_path / name for name in ("whole/openvino/openvino_model.bin",)]
+    weights.append(tmp_path / "int8/openvino/openvino_model_qint8_quantized.bin")
+    whole, quantized = (path.stat().st_size for path in weights)
+    assert quantized < 0.3 * whole
+    assert sorted(path.suffix for path in (tmp_path / "int8/openvino").iterdir()) == [".bin", ".xml"]
+    assert not (tmp_path / "int8/onnx").exists()
+    assert capfd.readouterr() == ("", "")  # no bars of progress
+
+
+@pytest.mark.parametrize("content", [None, "", "\n \n"])
+def test_a_file_of_calibration_lines_without_text_is_refused_first(content, tiny_folder, tmp_path):
+    lines = tmp_path / "lines.txt"
+    if content is not None:
+        lines.write_text(content)
+    before = sorted(tmp_path.rglob("*"))
+    words = [str(tiny_folder), str(tmp_path / "new"), "--format", "onnx", "--dtype", "int8"]
+    with pytest.raises(InputError) as error:
+        export_command.main([*words, "--calibration-lines", str(lines)])
+    expected = "lines.txt" if content is None else "--calibration-lines "
+    assert expected in error.value.as_cli_message() and "\n" not in str(error.value)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+# ------------------------------------------------------------------------------------------------------ cards
+
+
+def run_card(folder, of: int = 0) -> list[np.ndarray]:
+    """What `embeddings` is after each line of the card that sets it."""
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^>>> (.*)$", text, re.MULTILINE)
+    assert lines
+    names, found = {}, []
+    for line in lines:
+        exec(line.replace("path/to/this/folder", str(folder)), names)
+        if "embeddings" in line.partition("=")[0]:
+            found.append(np.asarray(torch.as_tensor(names["embeddings"]).detach()))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["mlm", "mlm-then-rtd", "t5"])
+def test_what_the_card_says_works_word_for_word_and_transformers_misses_nothing(family, tmp_path, capfd):
+    model = SentenceEncoder.from_pretrained(TWINS / family, 2)
+    export(model, tmp_path / "x")
+    sentence_transformers, ours, transformers = run_card(tmp_path / "x")
+    expected = model.encode(["A man plays a guitar.", "Someone makes music."])
+    for theirs in (sentence_transformers, ours, transformers):
+        assert_same_embeddings(theirs, expected)
+    # sentence-transformers makes the pooler that a BERT could have, and reports that it has no weights
+    run_with_engine_alone(tmp_path / "x/README.md")
+    capfd.readouterr()
+    run_card(tmp_path / "x")
+    assert not re.search("MISSING|newly initialized|UNEXPECTED", "".join(capfd.readouterr()))
+
+
+CARDS = {  # format and dtype -> the options of sentence-transformers in the card
+    ("onnx", "float32"): 'backend="onnx")',
+    ("onnx", "int8"): 'backend="onnx", model_kwargs={"file_name": "model_qint8_avx512_vnni.onnx"})',
+    ("openvino", "float32"): 'backend="openvino")',
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CARDS, ids=" ".join)
+def test_what_the_card_of_a_graph_says_works(kind, onnx, request, tmp_path):
+    if kind[0] == "openvino":
+        request.getfixturevalue("openvino")
+    model = with_modules()
+    model.prompt = ""
+    export(model, tmp_path / "x", *kind)
+    card = tmp_path / "x/README.md"
+    assert CARDS[kind] in card.read_text()
+    run_with_engine_alone(card)
+    [found] = run_card(tmp_path / "x")
+    expected = model.encode(["A man plays a guitar.", "Someone makes music."])
+    if kind == ("onnx", "float32"):
+        assert_same_embeddings(found, expected, tolerance=1e-5)
+    else:  # 8 bits; bfloat16 on CPUs that have instructions for it
+        assert lowest_cosine_of(found, expected) > 0.97
+
+
+def run_with_engine_alone(card) -> None:
+    """Remove the lines of a card that need sentence-transformers with optimum."""
+    lines = card.read_text().splitlines()
+    ours = [line for line in lines if "SentenceTransformer" not in line and "model.encode" not in line]
+    card.write_text("\n".join(ours))
+
+
+def test_the_hub_reads_the_metadata_of_a_card(tmp_path):
+    from huggingface_hub import ModelCard
+
+    card_data = ModelCardData(
+        base="google/electra-base-discriminator@main", scores=(("stsb: a", "test", "spearman", 0.78125),)
+    )
+    export(tiny_model(), tmp_path / "x", card_data=card_data)
+    data = ModelCard.load(tmp_path / "x/README.md").data
+    assert (data.base_model, data.language, data.license) == (
+        "google/electra-base-discriminator",
+        "en",
+        "apache-2.0",
+    )
+    assert (data.pipeline_tag, data.library_name) == ("sentence-similarity", "sentence-transformers")
+    [result] = data.eval_results
+    assert (result.dataset_name, result.dataset_split, result.metric_type, result.metric_value) == (
+        "stsb: a",
+        "test",
+        "spearman",
+        78.12,
+    )
+    text = (tmp_path / "x/README.md").read_text()
+    assert text.startswith("---\n") and "path/to/this/folder" in text
+
+
+def test_of_random_weights_no_base_is_claimed(tmp_path):
+    model = tiny_model()
+    model.source = "google/electra-base-discriminator"
+    assert "base_model" not in model.model_card(ModelCardData(base=""))
+    assert 'base_model: "google/electra-base-discriminator"' in model.model_card()
+
+
+# ---------------------------------------------------------------------------------------------------- command
+
+
+def test_the_command_writes_and_compares(tmp_path, capsys):
+    export_command.main(
+        [str(TWINS / "mlm-then-rtd"), str(tmp_path / "x"), "--layer", "1", "--format", "bert"]
+    )
+    output = capsys.readouterr().out
+    assert "as bert, float32: " in output
+    assert (
+        "largest difference of 242 embeddings: 0.0e+00, cosine: 1.0000 on average, 1.0000 at least\n"
+        in output
+    )
+    [(after, before)] = re.findall(r"sample test spearman: ([\d.]+), before ([\d.]+)", output)
+    assert after == before
+    model = SentenceEncoder.from_pretrained(TWINS / "mlm-then-rtd", 1)
+    assert (
+        SentenceEncoder.from_pretrained(tmp_path / "x").encode(SENTENCES) == model.encode(SENTENCES)
+    ).all()
+
+
+def test_the_card_of_an_exported_run_has_its_scores_and_its_sweep(tmp_path, capsys):
+    import train
+
+    line = ["--ckpt", str(TWINS / "mlm"), "--layer", "0-1", "--task", "sample", "--epochs", "1"]
+    train.main([*line, "--output-dir", str(tmp_path / "runs"), "--run-name", "s"])
+    run = tmp_path / "runs/s-layer1-seed0"
+    export_command.main([str(run), str(tmp_path / "x")])
+    card = (tmp_path / "x/README.md").read_text()
+    assert "Fine-tuned on sample" in card and '"type": "sample", "name": "sample", "split": "test"' in card
+    assert "The layers of this sweep:" in card and card.count("\n    0 ") == card.count("\n    1 ") == 1
+    own = (run / "README.md").read_text()
+    assert "Fine-tuned on sample" in own and "model-index" in own and "layers of this sweep" not in own
+    assert not (tmp_path / "x/result.json").exists()
+
+    other = tmp_path / "runs/s-layer0-seed0/result.json"  # made with another rate: it is left out
+    result = json.loads(other.read_text())
+    other.write_text(json.dumps(result | {"settings": result["settings"] | {"lr": 1.0}}))
+    export_command.main([str(run), str(tmp_path / "y")])
+    assert "layers of this sweep" not in (tmp_path / "y/README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["{there}"], "exists already: name a new folder"),
+        (["{new}", "--format", "bert"], "--format bert: BERT has no linear map from 12 to 24 after the"),
+        (["--format", "bert"], "nothing to write: name a FOLDER, or a repository with --push-to-hub"),
+        (["--dtype", "float16"], "nothing to write: name a FOLDER, or a repository with --push-to-hub"),
+        (["{new}", "--public"], "--public has no effect without --push-to-hub"),
+        (["{new}", "--task", "sts"], "choose one task with similarity scores"),
+        (["{new}", "--format", "onnx", "--dtype", "bfloat16"], "--dtype bfloat16: --format onnx supports"),
+        (["{new}", "--dtype", "int8"], "--dtype int8: --format sentence-transformers supports float32"),
+        (["{new}", "--format", "openvino", "--dtype", "int8"], "needs sentences to calibrate with: name a"),
+        (["--push-to-hub", "a/b/c"], "--push-to-hub a/b/c: write NAME or OWNER/NAME"),
+    ],
+)
+def test_a_wrong_command_is_one_line_and_writes_nothing(options, words, tiny_folder, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    places = {"there": tmp_path, "new": tmp_path / "new"}
+    with pytest.raises(InputError) as error:
+        export_command.main([str(tiny_folder), *(option.format(**places) for option in options)])
+    assert words in error.value.as_cli_message() and "\n" not in str(error.value)
+    assert sorted(tmp_path.rglob("*")) == before

@@ -1,0 +1,222 @@
+"""Encoding in less than float32: how near it stays, and where it is refused."""
+
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from conftest import SENTENCES, tiny_model
+from torch import nn
+
+import evaluate
+from tmft.bert import FeedForward
+from tmft.cli import export_command as export
+from tmft.errors import InputError
+from tmft.export import quantization
+from tmft.export.quantization import (
+    VNNI,
+    DynamicInt8Linear,
+    Int8FeedForward,
+    Int8SelfAttention,
+    SmoothQuantizer,
+    set_encode_precision,
+)
+from tmft.io.distributed import single_process
+from tmft.serving.embedding_identity import digest_weights, name_precision
+from tmft.serving.encode_file import encode_file
+
+DEBERTA = {
+    "embedding_size": 24,
+    "relative_attention": True,
+    "pos_att_type": ["c2p", "p2c"],
+    "position_buckets": 8,
+}
+SHAPES = {"bert": {}, "electra": {}, "deberta-v2": DEBERTA}
+can_int8 = pytest.mark.skipif(
+    not any(torch.cpu.get_capabilities().get(name, False) for name in VNNI), reason="this CPU has no VNNI"
+)
+
+
+def cosines(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    return torch.cosine_similarity(torch.from_numpy(u), torch.from_numpy(v)).numpy()
+
+
+@can_int8
+def test_a_product_of_8_bits_is_that_of_rounded_numbers():
+    torch.manual_seed(0)
+    linear, x = nn.Linear(32, 16), torch.randn(7, 32)
+    scales = linear.weight.detach().abs().amax(1, keepdim=True) / 127
+    weight = (linear.weight.detach() / scales).round() * scales
+    least, largest = x.amin(1, keepdim=True), x.amax(1, keepdim=True)
+    step = (largest - least) / 255
+    inputs = ((x - least) / step).round() * step + least
+    expected = inputs @ weight.T + linear.bias.detach()
+    torch.testing.assert_close(DynamicInt8Linear(linear)(x), expected, atol=1e-5, rtol=0)
+    assert DynamicInt8Linear(nn.Linear(32, 16, bias=False))(x[None]).shape == (1, 7, 16)
+
+
+@can_int8
+def test_no_token_depends_on_its_neighbours_and_equal_numbers_are_no_trouble():
+    torch.manual_seed(0)
+    eight_bits, x = DynamicInt8Linear(nn.Linear(32, 16)), torch.randn(2, 7, 32)
+    x[1] *= 1000
+    x[0, 3] = 0.25
+    together = eight_bits(x)
+    torch.testing.assert_close(together[0], eight_bits(x[:1])[0], atol=1e-6, rtol=0)
+    torch.testing.assert_close(together[0, 3], eight_bits.bias + 0.25 * eight_bits.weight.sums)
+    x[1, 2, 5] = float("nan")
+    assert eight_bits(x).isnan().any(-1).nonzero().tolist() == [[1, 2]]
+
+
+@can_int8
+def test_fixed_scales_round_each_dimension_and_clip_what_is_larger_than_measured():
+    torch.manual_seed(0)
+    weight, x = torch.randn(16, 8), torch.randn(50, 8)
+    x[:, 3] *= 40
+    quantize = SmoothQuantizer(x.abs().amax(0), weight)
+
+    def restored(x):
+        return (quantize(x.clone()).float() - 128) * quantize.step * quantize.factors
+
+    assert ((restored(x) - x).abs() <= quantize.step * quantize.factors * 0.501).all()
+    assert quantize.factors[3] > 3 * quantize.factors[[0, 1, 2, 4, 5, 6, 7]].max()
+    within = 127.5 * quantize.step * quantize.factors
+    assert (restored(1000 * x).abs() <= 128.1 / 127.5 * within).all() and (restored(1000 * x) * x >= 0).all()
+
+
+@can_int8
+def test_a_neuron_with_a_large_output_does_not_make_the_others_coarse():
+    torch.manual_seed(0)
+    feed_forward = tiny_model().encoder.layers[0].feed_forward
+    x = torch.randn(1, 40, feed_forward.up.in_features)
+    with torch.no_grad():
+        feed_forward.up.weight.normal_(0, 0.2)
+        feed_forward.up.bias[5] = 60.0  # its output is the same for all inputs, nearly
+        exact, outputs = feed_forward(x), torch.nn.functional.gelu(feed_forward.up(x))
+    largest = x.abs().amax((0, 1)), outputs.amax((0, 1))
+    errors = []
+    for parts in (0, quantization.NUM_PARTS):
+        with patch.object(quantization, "NUM_PARTS", parts):
+            errors.append((Int8FeedForward(feed_forward, *largest)(x) - exact).std(1).mean())
+    assert errors[1] < 0.3 * errors[0]
+
+
+@can_int8
+def test_queries_keys_and_values_of_one_product_are_those_of_three():
+    torch.manual_seed(0)
+    attention = tiny_model().encoder.layers[0].attention
+    x = torch.randn(2, 7, attention.query.in_features)
+    exact, rounded = (
+        module.project(x) for module in (attention, Int8SelfAttention(attention, x.abs().amax((0, 1))))
+    )
+    for one, other in zip(exact, rounded, strict=True):
+        torch.testing.assert_close(other, one.detach(), atol=0.02 * one.abs().max().item(), rtol=0)
+
+
+@can_int8
+def test_a_model_is_rounded_to_the_same_numbers_each_time_and_a_sentence_is_alone_in_its_batch():
+    models = [tiny_model(), tiny_model()]
+    for model in models:
+        set_encode_precision(model, "int8")
+    assert digest_weights(models[0]) == digest_weights(models[1]) != digest_weights(tiny_model())
+    embeddings = models[0].encode(SENTENCES)
+    np.testing.assert_array_equal(models[1].encode(SENTENCES), embeddings)
+    for sentence, embedding in zip(SENTENCES, embeddings, strict=True):
+        np.testing.assert_allclose(models[0].encode(sentence), embedding, atol=1e-5)
+    changed = tiny_model()
+    changed.encoder.layers[0].feed_forward.down.weight.data[0, 0] += 1e-3
+    set_encode_precision(changed, "int8")
+    assert digest_weights(changed) != digest_weights(models[0])
+
+
+@can_int8
+def test_scales_are_fixed_where_the_activation_is_gelu_and_dynamic_elsewhere():
+    for activation, kind in (("gelu", Int8FeedForward), ("relu", FeedForward)):
+        model = tiny_model(hidden_act=activation)
+        set_encode_precision(model, "int8")
+        assert all(type(layer.feed_forward) is kind for layer in model.encoder.layers)
+        assert all(type(layer.attention) is Int8SelfAttention for layer in model.encoder.layers)
+        assert not any(isinstance(module, nn.Linear) for module in model.encoder.layers.modules())
+
+
+@can_int8
+def test_damaged_weights_are_an_error_and_short_texts_are_enough():
+    model = tiny_model()
+    model.max_length = 3
+    set_encode_precision(model, "int8")
+    model = tiny_model()
+    model.encoder.layers[0].feed_forward.up.weight.data[0, 0] = float("nan")
+    with pytest.raises(InputError, match="precision int8: embeddings of random tokens .* not finite: check"):
+        set_encode_precision(model, "int8")
+
+
+@can_int8
+@pytest.mark.parametrize("model_type", SHAPES)
+def test_embeddings_in_8_bits_are_near_those_in_float32(model_type):
+    model = tiny_model(model_type=model_type, **SHAPES[model_type])
+    exact = model.encode(SENTENCES)
+    set_encode_precision(model, "int8")
+    assert not any(isinstance(module, nn.Linear) for module in model.encoder.layers.modules())
+    rounded = model.encode(SENTENCES)
+    assert rounded.dtype == np.float32 and 0.98 < cosines(exact, rounded).min() < 1 - 1e-9
+
+
+def test_bf16_is_near_and_fp32_is_the_same():
+    model = tiny_model()
+    exact = model.encode(SENTENCES)
+    set_encode_precision(model, "fp32")
+    np.testing.assert_array_equal(model.encode(SENTENCES), exact)
+    set_encode_precision(model, "bf16")
+    assert 0.999 < cosines(exact, model.encode(SENTENCES)).min() < 1 - 1e-9
+
+
+def test_a_cpu_without_the_instructions_says_so(monkeypatch, caplog):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    with pytest.raises(InputError, match="precision int8: this CPU has no VNNI .*: choose fp32"):
+        set_encode_precision(tiny_model(), "int8")
+    set_encode_precision(tiny_model(), "bf16")
+    assert "precision bf16: this CPU has no bfloat16 instructions" in caplog.text
+    with pytest.raises(InputError, match="precision 'int4': choose one of fp32, bf16, int8"):
+        set_encode_precision(tiny_model(), "int4")
+
+
+@can_int8
+def test_a_cpu_on_which_bf16_is_faster_says_so(monkeypatch, caplog):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_vnni": True})
+    set_encode_precision(tiny_model(), "int8")
+    assert not caplog.text
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_int8": True, "amx_bf16": True})
+    set_encode_precision(tiny_model(), "int8")
+    assert "precision int8: this CPU has AMX, with which bf16 is faster" in caplog.text
+
+
+def test_a_file_is_not_resumed_in_another_precision(tmp_path):
+    text, out = tmp_path / "x.txt", tmp_path / "x.npy"
+    text.write_text("a dog\n" * 9)
+    model, alone = tiny_model(), single_process(torch.device("cpu"))
+    assert name_precision(model) == "fp32"
+    with (
+        patch("tmft.serving.encode_file.write_npy", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        encode_file(model, text, out, alone)
+    set_encode_precision(model, "bf16")
+    assert name_precision(model) == "bf16"
+    with pytest.raises(InputError, match=r"embeddings of another model \(weights, precision\)"):
+        encode_file(model, text, out, alone)
+
+
+@can_int8
+def test_the_command_scores_in_8_bits(tiny_folder, tiny_data, capsys):
+    def scored(*more) -> str:
+        evaluate.main([str(tiny_folder), "--data", str(tiny_data), *more])
+        return capsys.readouterr().out.splitlines()[-1]
+
+    assert scored("--precision", "int8").split()[:2] == scored().split()[:2]
+
+
+def test_a_model_in_8_bits_is_not_saved_or_exported(tiny_folder, tmp_path):
+    with pytest.raises(InputError, match="--precision int8 and --save: weights of 8 bits cannot be saved"):
+        evaluate.main([str(tiny_folder), "--precision", "int8", "--save", str(tmp_path / "x")])
+    with pytest.raises(InputError, match="unknown option --precision"):
+        export.main([str(tiny_folder), str(tmp_path / "x"), "--precision", "int8"])

@@ -1,0 +1,328 @@
+"""Pre-training runs: they learn, can be resumed and divided among processes without another result."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import VOCABULARY, open_in_transformers, tiny_config, tiny_model, vocabulary_folder
+from processes import run_together
+from safetensors.torch import load_file
+
+import tmft.pretraining.pretraining_loop
+import tmft.training.checkpointing
+import train
+from tmft import SentenceEncoder
+from tmft.device import ProgressLines
+from tmft.errors import InputError
+from tmft.pretraining.pretraining_loop import PretrainingRecipe, set_seed
+from tmft.pretraining.token_heads import MaskedLM
+
+LINES = [
+    "a man plays the guitar",
+    "the cat eats",
+    "two dogs in the park",
+    "a woman eats",
+    "music is not in the park",
+]
+BERT = {"model_type": "bert", "initializer_range": 0.02}
+ELECTRA = {"initializer_range": 0.02}
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+@pytest.fixture
+def text(tmp_path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(LINES * 12) + "\n", encoding="utf-8")
+    return path
+
+
+def shape(folder: Path, **changes) -> Path:
+    """A folder with a config.json and a vocabulary, without weights."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(tiny_config(**changes)), encoding="utf-8")
+    (folder / "vocab.txt").write_text(
+        (vocabulary_folder() / "vocab.txt").read_text(encoding="utf-8"), "utf-8"
+    )
+    return folder
+
+
+def pretrain(tmp_path, text, *more, task="mlm", runs="runs", name="x") -> Path:
+    """Run the command and return the folder of the run."""
+    options = ["--task", task, "--text", text, "--output-dir", tmp_path / runs, "--run-name", name]
+    options += ["--max-length", 24, "--batch-size", 8, "--precision", "fp32", "--device", "cpu"]
+    train.main([str(word) for word in [*options, *more]])
+    return tmp_path / runs / f"{name}-seed0"
+
+
+def read_result(folder: Path) -> dict:
+    return json.loads((folder / "result.json").read_text(encoding="utf-8"))
+
+
+def held_out(folder: Path, name: str) -> tuple[float, float]:
+    """Return a mean on the held-out text, before and after the run."""
+    means = read_result(folder)["held_out"]
+    return means["before"][name], means["after"][name]
+
+
+@pytest.mark.parametrize("changes", [BERT, ELECTRA], ids=["bert", "electra"])
+def test_mlm_from_scratch_learns_and_opens_in_transformers_with_the_same_embeddings(changes, tmp_path, text):
+    config = shape(tmp_path / "shape", **changes)
+    folder = pretrain(tmp_path, text, "--from-scratch", config, "--steps", 25, "--lr", 1e-2)
+    before, after = held_out(folder, "mlm_loss")
+    assert before == pytest.approx(math.log(len(VOCABULARY)), rel=0.1) and after < 0.8 * before
+    assert "25 steps of 8 sentences" in (folder / "README.md").read_text()
+    assert not (folder / "state.pt").exists()
+
+    import transformers
+
+    model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    batch, ours = tokenizer(["the cat eats"], return_tensors="pt"), SentenceEncoder.from_pretrained(folder)
+    assert batch["input_ids"][0].tolist() == ours.tokenize(["the cat eats"])[0]
+    with torch.inference_mode():
+        hidden = model(**batch, output_hidden_states=True).hidden_states[-1].mean(1)
+    torch.testing.assert_close(torch.from_numpy(ours.encode(["the cat eats"])), hidden, rtol=0, atol=1e-5)
+
+
+def test_continued_pretraining_uses_the_head_of_the_checkpoint(tmp_path, text, capsys):
+    """It starts with the held-out loss with which the earlier run ended."""
+    config = shape(tmp_path / "shape", **BERT)
+    first = pretrain(tmp_path, text, "--from-scratch", config, "--steps", 5, "--lr", 3e-3)
+    more = pretrain(tmp_path, text, "--ckpt", first, "--epochs", 1, name="more")
+    assert "uses the checkpoint's own MLM head" in capsys.readouterr().out
+    assert held_out(more, "mlm_loss")[0] == pytest.approx(held_out(first, "mlm_loss")[1], rel=1e-6)
+    assert len(read_result(more)["curve"]) == 2  # 59 sentences are one step of 8 batches of 8
+
+
+def test_a_checkpoint_without_a_head_gets_a_new_one_and_the_run_reports_it(tmp_path, text, capsys):
+    tiny_model(untrained=True).save_pretrained(tmp_path / "tiny")
+    folder = pretrain(tmp_path, text, "--ckpt", tmp_path / "tiny", "--epochs", 4, "--lr", 1e-2)
+    assert "the checkpoint has no MLM head: uses a new one" in capsys.readouterr().out
+    before, after = held_out(folder, "mlm_loss")
+    assert after < before
+    assert "generator_lm_head.bias" in load_file(folder / "model.safetensors")
+
+
+@pytest.mark.slow
+def test_rtd_from_scratch_saves_a_generator_and_a_discriminator(tmp_path, text, capsys):
+    config = shape(tmp_path / "shape", **ELECTRA)
+    scratch = ("--from-scratch", config, "--steps", 150, "--lr", 3e-3, "--generator-size", 0.5)
+    folder = pretrain(tmp_path, text, *scratch, task="rtd")
+    first, *_, last = [entry["train"] for entry in read_result(folder)["curve"][1:]]
+    assert last["mlm_loss"] < 0.9 * first["mlm_loss"] and last["rtd_loss"] < 0.6 * first["rtd_loss"]
+    assert last["rtd_accuracy"] > last["rtd_baseline"] + 0.02
+    assert "(always original" in capsys.readouterr().out
+    models = [SentenceEncoder.from_pretrained(folder / name) for name in ("discriminator", "generator")]
+    assert [model.dimensions for model in models] == [24, 12]
+    open_in_transformers("ElectraForPreTraining", folder / "discriminator")
+    open_in_transformers("ElectraForMaskedLM", folder / "generator")
+
+
+def test_save_fp16_saves_the_same_weights_in_float16(tmp_path, text):
+    config = shape(tmp_path / "shape", **ELECTRA)
+    scratch = ("--from-scratch", config, "--steps", 2)
+    full, half = (
+        pretrain(tmp_path, text, *scratch, *more, name=f"x{len(more)}") for more in ([], ["--save-fp16"])
+    )
+    weights, half_weights = (load_file(folder / "model.safetensors") for folder in (full, half))
+    for name, weight in weights.items():
+        assert torch.equal(weight.half(), half_weights[name]), name
+    assert SentenceEncoder.from_pretrained(half).encode(["the cat eats"]).dtype == "float32"
+    open_in_transformers("ElectraForMaskedLM", half)
+
+
+def test_a_vocabulary_is_trained_on_the_text_if_there_is_none(tmp_path, text, capsys):
+    config = shape(tmp_path / "shape", **BERT) / "config.json"
+    folder = pretrain(tmp_path, text, "--from-scratch", config, "--steps", 1, "--vocab-size", 70)
+    assert "a WordPiece vocabulary from the text" in capsys.readouterr().out
+    vocab_size = len(SentenceEncoder.from_pretrained(folder).tokenizer.backend.get_vocab())
+    assert 40 < vocab_size <= 70
+    assert json.loads((folder / "config.json").read_text())["vocab_size"] == vocab_size
+
+
+class Stop(Exception):
+    """The run is killed."""
+
+
+@pytest.mark.parametrize("seconds", [300.0, 0.0], ids=["from a log entry", "from any step"])
+@pytest.mark.parametrize(("task", "changes"), [("mlm", BERT), ("rtd", ELECTRA)])
+def test_an_interrupted_and_resumed_run_ends_with_the_same_bits(
+    task, changes, seconds, tmp_path, text, monkeypatch
+):
+    monkeypatch.setattr(tmft.training.checkpointing, "SAVE_INTERVAL", seconds)
+    config = shape(tmp_path / "shape", **changes)
+    scratch = ("--from-scratch", config, "--steps", 11, "--save-steps", 4, "--lr", 3e-3)
+    uninterrupted = pretrain(tmp_path, text, *scratch, task=task, runs="uninterrupted")
+
+    def killed(device, seed, step, rank):
+        if step == 6:
+            raise Stop
+        set_seed(device, seed, step, rank)
+
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        patch.setattr(tmft.pretraining.pretraining_loop, "set_seed", killed)
+        pretrain(tmp_path, text, *scratch, task=task, runs="resumed")
+    resumed = tmp_path / "resumed" / "x-seed0"
+    assert (resumed / "state.pt").is_file() and not (resumed / "result.json").exists()
+    torch.manual_seed(99)  # must have no effect
+    pretrain(tmp_path, text, *scratch, task=task, runs="resumed")
+
+    files = sorted(path.relative_to(uninterrupted) for path in uninterrupted.rglob("model.safetensors"))
+    assert len(files) == (2 if task == "rtd" else 1)
+    assert all((uninterrupted / path).read_bytes() == (resumed / path).read_bytes() for path in files)
+    one, two = read_result(uninterrupted)["curve"], read_result(resumed)["curve"]
+    assert [entry["step"] for entry in two] == [0, 4, 8, 11]
+    for a, b in zip(one, two, strict=True):
+        assert (a["train"], a["held_out"], a["tokens"]) == (b["train"], b["held_out"], b["tokens"])
+
+
+def test_an_unfinished_run_with_other_settings_is_not_resumed(tmp_path, text, monkeypatch):
+    config = shape(tmp_path / "shape", **BERT)
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        patch.setattr(
+            tmft.pretraining.pretraining_loop, "check_finite", lambda sums, step: (_ for _ in ()).throw(Stop)
+        )
+        pretrain(tmp_path, text, "--from-scratch", config, "--steps", 4)
+    with pytest.raises(
+        InputError, match="holds an unfinished run with steps 4, not 5: choose another run_name"
+    ):
+        pretrain(tmp_path, text, "--from-scratch", config, "--steps", 5)
+    state = tmp_path / "runs" / "x-seed0" / "state.pt"
+    state.write_bytes(state.read_bytes()[:100])
+    with pytest.raises(InputError, match="state.pt cannot be read .*: remove it to start again"):
+        pretrain(tmp_path, text, "--from-scratch", config, "--steps", 4)
+
+
+def test_a_finished_run_is_kept(tmp_path, text, capsys):
+    config = shape(tmp_path / "shape", **BERT)
+    folder = pretrain(tmp_path, text, "--from-scratch", config, "--steps", 1)
+    written = (folder / "model.safetensors").stat().st_mtime_ns
+    pretrain(tmp_path, text, "--from-scratch", config, "--steps", 1)
+    assert "already finished, kept" in capsys.readouterr().out
+    assert (folder / "model.safetensors").stat().st_mtime_ns == written
+    with pytest.raises(InputError, match="holds a finished run with lr .*, not 0.1: choose another run_name"):
+        pretrain(tmp_path, text, "--from-scratch", config, "--steps", 1, "--lr", 0.1)
+
+
+def test_accumulated_batches_equal_one_large_batch(tmp_path, text):
+    """Each batch is divided by the masked tokens of all, so that they add up to the mean; without dropout."""
+    config = shape(tmp_path / "shape", **BERT, **NO_DROPOUT)
+    scratch = ("--from-scratch", config, "--steps", 4, "--lr", 3e-3, "--save-steps", 1)
+    results = []
+    for size, number in [(12, 1), (3, 4)]:
+        batches = ("--batch-size", size, "--gradient-accumulation-steps", number)
+        results.append(read_result(pretrain(tmp_path, text, *scratch, *batches, name=f"x{size}")))
+    for one, two in zip(*(result["curve"][1:] for result in results), strict=True):
+        assert one["train"]["mlm_loss"] == pytest.approx(two["train"]["mlm_loss"], abs=2e-6)
+        assert one["held_out"]["mlm_loss"] == pytest.approx(two["held_out"]["mlm_loss"], abs=2e-6)
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_losses_of_one(tmp_path, text):
+    """20 steps under torchrun with gloo, accumulated batches, no dropout; one process writes and prints."""
+    config = shape(tmp_path / "shape", **BERT, **NO_DROPOUT)
+    more = ["--from-scratch", config, "--steps", 20, "--lr", 3e-3, "--save-steps", 1]
+    more += ["--gradient-accumulation-steps", 2]
+    single = read_result(pretrain(tmp_path, text, *more))
+    options = ["--task", "mlm", "--text", text, "--output-dir", tmp_path / "two", "--run-name", "x"]
+    options += ["--max-length", 24, "--batch-size", 8, "--precision", "fp32", "--device", "cpu"]
+    done = run_together(2, *options, *more)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("step 20/20") == 1
+    shared = read_result(tmp_path / "two" / "x-seed0")
+    assert shared["processes"] == 2 and len(shared["curve"]) == 21
+    for one, two in zip(single["curve"], shared["curve"], strict=True):
+        assert one["tokens"] == two["tokens"]
+        assert one["held_out"] == pytest.approx(two["held_out"], abs=2e-6)
+        if one["train"]:
+            assert one["train"] == pytest.approx(two["train"], abs=2e-6)
+
+
+def test_reduced_precision_stays_close(tmp_path, text):
+    config = shape(tmp_path / "shape", **ELECTRA)
+    scratch = ("--from-scratch", config, "--steps", 4, "--lr", 1e-3)
+    exact, *rounded = (
+        read_result(pretrain(tmp_path, text, *scratch, "--precision", each, task="rtd", name=each))
+        for each in ("fp32", "bf16", "fp16")
+    )
+    for result in rounded:
+        for name in ("mlm_loss", "rtd_loss"):
+            a, b = (each["curve"][1]["train"][name] for each in (exact, result))
+            assert a != b and a == pytest.approx(b, rel=0.02)
+        assert math.isfinite(result["held_out"]["after"]["rtd_loss"])
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, text, monkeypatch):
+    config = shape(tmp_path / "shape", **BERT)
+    forward = MaskedLM.forward
+    monkeypatch.setattr(MaskedLM, "forward", lambda *a: {k: v * math.nan for k, v in forward(*a).items()})
+    with pytest.raises(InputError, match=r"the mlm loss is nan \(by step 2\): the last saved state is kept"):
+        pretrain(tmp_path, text, "--from-scratch", config, "--steps", 4, "--save-steps", 2)
+    assert not ProgressLines.in_progress  # the bar is closed
+
+
+def test_the_default_recipe_is_that_of_the_paper():
+    assert PretrainingRecipe() == PretrainingRecipe(
+        epochs=10,
+        batch_size=32,
+        lr=2e-5,
+        weight_decay=0.01,
+        warmup_ratio=0.1,
+        max_grad_norm=1.0,
+        precision="auto",
+        optimizer="adamw",
+        gradient_accumulation_steps=8,
+        steps=None,
+        max_length=128,
+        save_steps=None,
+    )
+
+
+MISTAKES = [
+    (["--ckpt", "{tiny}"], r"--task mlm needs files to train on: name them with --text FILE\.\.\."),
+    (["--text", "{text}"], "--task mlm needs a checkpoint to continue with .--ckpt. or"),
+    (["--text", "{text}", "--ckpt", "{tiny}", "--from-scratch", "{tiny}"], "--task mlm needs a checkpoint"),
+    (["--text", "{text}", "--ckpt", "{tiny}", "--task", "span"],
+     "--task span trains from scratch only: use --from-scratch instead of --ckpt"),
+    (["--text", "{text}", "--ckpt", "{tiny}", "--layer", "2"],
+     "--layer has no effect with --task mlm: remove --layer"),
+    (["--text", "{text}", "--ckpt", "{tiny}", "--init", "random"], "--init has no effect with --task mlm"),
+    (["--text", "{text}", "--ckpt", "{tiny}", "--pooling", "max"], "--pooling has no effect with --task mlm"),
+    (["--text", "{text}", "--ckpt", "{tiny}", "--data", "x"], "--data has no effect with --task mlm:"),
+    (["--text", "absent.txt", "--ckpt", "{tiny}"], "absent.txt cannot be read .*: check the name"),
+    (["--text", "{text}", "--ckpt", "{tiny}", "--max-length", "99"], "--max-length 99: choose at most 40"),
+    (["--text", "{text}", "--ckpt", "{tiny}", "--max-length", "2"], "--max-length 2: choose 3 or more"),
+    (["--text", "{text}", "--ckpt", "{tiny}", "--steps", "0"], "--steps 0: choose 1 or more"),
+    (["--text", "{text}", "--ckpt", "{tiny}", "--save-steps", "0"], "--save-steps 0: choose 1 or more"),
+    (["--text", "{text}", "--from-scratch", "{tiny}", "--generator-size", "2"], "--generator-size 2.0: "),
+    (["--text", "{text}", "--ckpt", "{unmasked}"], r"the vocabulary has no \[MASK\]"),
+    (["--text", "{text}", "--from-scratch", "{small}"], "the tokenizer gives ids up to"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "message"), MISTAKES, ids=[" ".join(words) for words, _ in MISTAKES])
+def test_a_mistake_is_a_one_line_error_before_anything_is_written(
+    words, message, tmp_path, text, tiny_folder
+):
+    unmasked = shape(tmp_path / "unmasked", **BERT)
+    (unmasked / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", encoding="utf-8")
+    tiny_model(untrained=True, **BERT).save_pretrained(tmp_path / "weights")
+    (unmasked / "model.safetensors").write_bytes((tmp_path / "weights/model.safetensors").read_bytes())
+    places = {"text": text, "tiny": tiny_folder, "unmasked": unmasked}
+    places["small"] = shape(tmp_path / "small", **BERT | {"vocab_size": 10})
+    runs = tmp_path / "runs"
+    with pytest.raises(InputError) as error:
+        train.main(["--task", "mlm", "--output-dir", str(runs), *(word.format(**places) for word in words)])
+    assert re.match(message, error.value.as_cli_message()) and "\n" not in str(error.value)
+    assert not runs.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\1\2\n", b"\xff\xfe\n"])
+def test_a_file_that_is_not_text_is_refused(content, tmp_path, tiny_folder):
+    (tmp_path / "bad.txt").write_bytes(content)
+    with pytest.raises(InputError, match="bad.txt"):
+        pretrain(tmp_path, tmp_path / "bad.txt", "--ckpt", tiny_folder)
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,164 @@
+"""fine_tune in Python: the runs of the command, from any form of examples, and refusals."""
+
+import numpy as np
+import pytest
+from conftest import PAIRS, ROOT
+
+import train
+from tmft import InputError, SentenceEncoder, fine_tune
+from tmft.callbacks import Callback
+from tmft.runs.fine_tuning import LABEL_NAMES, examples_to_rows
+
+ROWS = [(a, b, float(score)) for a, b, score in (line.split("\t") for line in PAIRS)]
+DICTS = [{"sentence1": a, "sentence2": b, "score": score} for a, b, score in ROWS]
+SHORT = {"epochs": 2, "batch_size": 2, "lr": 1e-3, "precision": "fp32", "device": "cpu"}
+TOPICS = [("a man plays guitar", "music"), ("the cat eats", "animals"), ("guitar music", "music")]
+
+
+def same_weights(a: SentenceEncoder, b: SentenceEncoder) -> bool:
+    return all((x == y).all() for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+
+
+def test_a_run_in_python_is_the_run_of_the_command(tiny_folder, arguments, tiny_data, tmp_path, capsys):
+    train.main([*arguments, "--layer", "1", "--device", "cpu"])
+    expected = SentenceEncoder.from_pretrained(tmp_path / "runs/r-layer1-seed0")
+    splits = {split: tiny_data / f"{split}.tsv" for split in ("train", "dev", "test")}
+    result = fine_tune(tiny_folder, **splits, layer=1, **SHORT)
+    assert same_weights(result.model, expected) and result.folder is None
+    assert repr(result).startswith("layer 1: spearman x 100: dev ") and "\n" not in repr(result)
+
+
+class Table:
+    """Has the method with which pandas, datasets or polars give the rows of a table."""
+
+    def __init__(self, method: str):
+        setattr(self, method, lambda *_: DICTS)
+
+
+@pytest.mark.parametrize("form", [DICTS, *map(Table, ["to_dict", "to_list", "to_dicts"]), "a path"])
+def test_all_forms_of_examples_give_the_same_run(form, tiny_folder, tmp_path):
+    if form == "a path":
+        form = tmp_path / "mine.tsv"
+        form.write_text("\n".join(["sentence1\tsentence2\tscore", *PAIRS]), encoding="utf-8")
+    expected = fine_tune(tiny_folder, ROWS, ROWS, ROWS, layer=0, **SHORT)
+    found = fine_tune(tiny_folder, form, form, form, layer=0, **SHORT)
+    assert same_weights(found.model, expected.model)
+
+
+def test_layers_and_seeds_are_compared_and_finished_runs_kept(tiny_folder, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    words = {"layer": [0, 1, 2], "seeds": 2, "output_dir": tmp_path / "out", **SHORT}
+    first = fine_tune(SentenceEncoder.from_pretrained(tiny_folder), ROWS, ROWS, ROWS, **words)
+    assert [len(runs) for runs in first.sweep.layers.values()] == [2, 2, 2]
+    assert first.layer == first.sweep.best_layer and f"layer{first.layer}-seed" in first.folder.name
+    assert "the best of 3 on dev" in repr(first) and "mean of 2 seeds" in repr(first)
+    capsys.readouterr()
+    words |= {"seeds": np.arange(2), "batch_size": np.int64(2)}  # numbers of NumPy are the same settings
+    again = fine_tune(SentenceEncoder.from_pretrained(tiny_folder), ROWS, ROWS, ROWS, **words)
+    assert capsys.readouterr().out.count("already finished, kept") == 6
+    assert same_weights(again.model, first.model)
+    first.plot(tmp_path / "layers.svg")
+    assert (tmp_path / "layers.svg").stat().st_size > 1000
+
+
+def test_classes_of_texts_and_of_pairs(tiny_folder):
+    single = fine_tune(tiny_folder, TOPICS * 2, TOPICS, TOPICS, objective="single_text_head", **SHORT)
+    assert single.sweep.metric == "accuracy"
+    pairs = [(a, b, int(score > 2.5)) for a, b, score in ROWS]
+    assert (
+        fine_tune(tiny_folder, pairs, pairs, pairs, objective="softmax", **SHORT).sweep.metric == "accuracy"
+    )
+
+
+def test_columns_of_dicts_are_taken_by_their_names(tiny_folder):
+    triplets = [
+        {"positive": "p", "negative": "n", "anchor": "a"},
+        {"anchor": "a", "negative": "n", "positive": "p"},
+    ]
+    assert {row.texts for row in examples_to_rows(triplets, False, LABEL_NAMES)} == {("a", "p", "n")}
+    both = [{"one": a, "score": score, "two": b, "label": str(score > 2.5)} for a, b, score in ROWS]
+    both = [dict(reversed(row.items())) if number else row for number, row in enumerate(both)]
+    assert examples_to_rows(both, True, LABEL_NAMES) == [((a, b), score) for a, b, score in ROWS]
+    [run] = fine_tune(tiny_folder, both, both, both, layer=1, objective="softmax", **SHORT).sweep.layers[1]
+    assert run["settings"]["task"]["classes"] == {"False": 0, "True": 1}
+
+
+def test_contrastive_pairs_are_chosen_by_pairs_with_scores(tiny_folder):
+    anchors = [(a, b) for a, b, _ in ROWS] * 2
+    objective = {"objective": "multiple_negatives_ranking", "temperature": 0.1, "score_range": (0, 5)}
+    result = fine_tune(tiny_folder, anchors, ROWS * 2, layer=1, **objective, **SHORT)
+    [run] = result.sweep.layers[1]
+    assert run["settings"]["task"]["objective_args"] == {"temperature": 0.1}
+    assert run["dev"]["pairs"] == run["test"]["pairs"] == 3
+
+
+def test_a_tenth_is_held_out_if_there_is_no_dev_and_no_test(tiny_folder):
+    result = fine_tune(tiny_folder, ROWS * 10, layer=0, **SHORT)
+    [run] = result.sweep.layers[0]
+    assert (run["dev"]["pairs"], run["test"]["pairs"]) == (3, 3)
+
+
+def test_callbacks_are_called(tiny_folder):
+    class Count(Callback):
+        steps = 0
+
+        def on_step_end(self, loop):
+            self.steps += 1
+
+    count = Count()
+    fine_tune(tiny_folder, ROWS, ROWS, ROWS, layer=0, callbacks=[count], **SHORT)
+    assert count.steps == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"train": [("a", "b", 7.0)]}, "score 7 in train is outside 0 to 5"),
+        ({"dev": [*ROWS, ("a", "b", float("nan"))]}, "score nan in dev is outside 0 to 5"),
+        ({"train": [("a", "b", 0.2), ("c", "d", 1)]}, "all scores are from 0 to 1, .*: give score_range="),
+        ({"train": [("a", "b", "x")]}, "score 'x' is not a number: give a number, or an objective"),
+        ({"train": [("a", "b", None)]}, "example 1, .*: it has no score or label"),
+        ({"train": ["a b"]}, "example 1, 'a b': give a tuple"),
+        ({"train": [("a", 2, 3.0)]}, "give one to three texts, none of them empty, and the label last$"),
+        ({"train": [*ROWS, ("a", " ", 3.0)]}, "example 4, .*: give one to three texts, none of them empty"),
+        ({"train": [{"a": "b", "c": "d", "similarity": 3.0}]}, 'the label last in a column "score" or'),
+        ({"train": [{"a": "b", "score": 1}, {"c": "d", "score": 3}]}, "example 2, .*: its columns are not"),
+        ({"train": [("\ud800", "b", 3.0)]}, "example 1, .*: give one to three texts"),
+        ({"train": [("a", "x")] * 4, "objective": "single_text_head"}, "have the class x: give at least two"),
+        ({"lr": "3e-4"}, "lr '3e-4': give a number"),
+        ({"seeds": 0}, "number of seeds 0: choose 1 or more"),
+        ({"train": [*ROWS, ("a", 3.0)]}, "it has 1 texts, the first example 2"),
+        ({"train": []}, "there are no examples"),
+        ({"train": ROWS, "dev": None}, "train has 3 examples, too few"),
+        ({"epoch": 3}, "fine_tune has no setting 'epoch': .*did you mean epochs"),
+        ({"objective": "cosine"}, "objective 'cosine': choose one of"),
+        ({"objective": "multiple_negatives_ranking", "dev": None}, "give pairs with scores"),
+        ({"layer": 9}, "4 layers"),
+    ],
+)
+def test_what_cannot_be_trained_is_one_line(changes, words, tiny_folder):
+    arguments = {"train": ROWS, "dev": ROWS, "test": ROWS, **SHORT} | changes
+    if changes.get("objective") == "multiple_negatives_ranking":
+        arguments["train"] = [(a, b) for a, b, _ in ROWS]
+    with pytest.raises(InputError, match=words) as error:
+        fine_tune(tiny_folder, **arguments)
+    assert "\n" not in str(error.value)
+
+
+def test_a_table_with_commas_is_referred_to_the_command_that_converts_it(tiny_folder, tmp_path):
+    (tmp_path / "mine.csv").write_text("sentence1,sentence2,score\na,b,1\n", encoding="utf-8")
+    with pytest.raises(InputError, match="no tab in its first line: .* python -m tmft data convert"):
+        fine_tune(tiny_folder, tmp_path / "mine.csv")
+
+
+def test_the_examples_of_the_page_run(monkeypatch, tmp_path):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    blocks = (ROOT / "docs/python.md").read_text(encoding="utf-8").split("```python\n")[1:]
+    code = "\n".join(block.partition("```")[0] for block in blocks)
+    names = {"ROOT": str(ROOT)}
+    exec(
+        code.replace("data/twins", f"{ROOT}/data/twins").replace("data/sample", f"{ROOT}/data/sample"), names
+    )
+    assert np.isfinite(names["result"].sweep.scores(names["result"].layer, "test")).all()
+    assert (tmp_path / "layers.svg").is_file()

@@ -1,0 +1,172 @@
+"""`distill` and the narrow student: shapes, what the student begins with and learns, and refusals."""
+
+import re
+from random import Random
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import ROOT, assert_same_embeddings
+
+import tmft.students.distill as distillation
+from tmft.cli import student_command
+from tmft.device import ProgressLines
+from tmft.errors import InputError
+from tmft.io.text import read_lines
+from tmft.loop import Recipe
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.students.distill import distill, narrow_student, space_layers_evenly
+from tmft.students.distillation_data import deduplicate
+from tmft.training_free.postprocessing import principal_components
+
+TWIN = ROOT / "data/twins/mlm"
+
+
+@pytest.fixture(scope="module")
+def teacher() -> SentenceEncoder:
+    return SentenceEncoder.from_pretrained(TWIN, 3)
+
+
+@pytest.fixture(scope="module")
+def lines() -> list[str]:
+    rows = [line.split("\t") for line in read_lines(ROOT / "data/sample/train.tsv")][1:]
+    return list(dict.fromkeys(text for row in rows for text in row[:2]))[:300]
+
+
+def teacher_cosine(student: SentenceEncoder, teacher: SentenceEncoder, texts: list[str]) -> float:
+    vectors = [model.encode(texts, convert_to_tensor=True) for model in (student, teacher)]
+    return F.cosine_similarity(*vectors).mean().item()
+
+
+def test_a_single_text_is_not_taken_letter_by_letter(teacher):
+    with pytest.raises(TypeError, match="a list of sentences is expected, not one string"):
+        distill(teacher, "All these letters are different lines.")
+    with pytest.raises(TypeError, match="sentence 1 is '2', of type int: give strings"):
+        distill(teacher, ["a dog", 2, "a man", "a cat"])
+
+
+def test_the_layers_of_a_student_are_evenly_spaced_and_end_with_the_last():
+    assert space_layers_evenly(3, 6) == [0, 2, 5] and space_layers_evenly(4, 12) == [0, 3, 7, 11]
+    assert space_layers_evenly(1, 6) == [5] and space_layers_evenly(2, 2) == [0, 1]
+    with pytest.raises(InputError, match="layers"):
+        space_layers_evenly(7, 6)
+
+
+def test_a_distilled_student_is_closer_to_its_teacher_than_the_layers_it_began_with(teacher, lines):
+    before = {name: weight.clone() for name, weight in teacher.state_dict().items()}
+    recipe = Recipe(epochs=1, batch_size=16, lr=1e-3)
+    student = distill(teacher, lines, layers=2, recipe=recipe)
+    cut = SentenceEncoder.from_pretrained(TWIN, 3)
+    cut.encoder.keep_layers([0, 2])
+    held_out = ["A boy rides his bicycle to school.", "Prices rose again last month.", "Is it far?"]
+    assert len(student.encoder.layers) == 2 and not student.training
+    assert teacher_cosine(student, teacher, held_out) > teacher_cosine(cut, teacher, held_out)
+    for name, weight in teacher.state_dict().items():
+        assert torch.equal(weight, before[name]), f"the teacher's {name} has changed"
+    shuffled = list(deduplicate(lines, [""]))
+    Random(0).shuffle(shuffled)
+    num_dev = max(2, len(shuffled) // 100)
+    said = re.fullmatch(r"distilled from .*mlm: mean cosine (0\.\d+) on (\d+) lines .*", student.load_report)
+    assert int(said[2]) == num_dev
+    assert float(said[1]) == pytest.approx(teacher_cosine(student, teacher, shuffled[:num_dev]), abs=1e-4)
+    again = distill(teacher, lines, layers=2, recipe=recipe)
+    assert torch.equal(*(model.encode(held_out, convert_to_tensor=True) for model in (student, again)))
+
+
+def test_a_student_with_layers_of_its_teacher_keeps_only_the_most_frequent_tokens(teacher, lines, tmp_path):
+    """Its word embeddings begin as those of the teacher: a step at learning rate 0 leaves them so."""
+    student = distill(teacher, lines, layers=2, vocab_size=1000, recipe=Recipe(epochs=1, lr=0.0))
+    vocabulary, former = student.tokenizer.vocabulary, teacher.tokenizer.vocabulary
+    assert len(vocabulary) == student.encoder.config.vocab_size == 1000
+    vectors = student.encoder.embeddings.word.weight, teacher.encoder.embeddings.word.weight
+    for token in ("[CLS]", "the", "a"):
+        assert torch.equal(vectors[0][vocabulary.index(token)], vectors[1][former.index(token)])
+    student.save_pretrained(tmp_path / "student")
+    opened = SentenceEncoder.from_pretrained(tmp_path / "student")
+    assert_same_embeddings(opened.encode(lines[:20]), student.encode(lines[:20]))
+
+
+def test_a_narrow_student_begins_near_its_teacher_and_learns(teacher, lines, tmp_path):
+    torch.manual_seed(0)
+    start = narrow_student(teacher, lines, layers=2, hidden_size=64, vocab_size=1000, max_length=40)
+    config = start.encoder.config
+    assert (config.hidden_size, config.num_hidden_layers, config.vocab_size) == (64, 2, 1000)
+    assert start.dimensions == teacher.dimensions and start.max_length == 40
+    student = distill(teacher, lines, 2, 64, 1000, Recipe(epochs=3, batch_size=16, lr=2e-3))
+    cosines = [teacher_cosine(model, teacher, lines[:50]) for model in (start, student)]
+    assert 0.3 < cosines[0] < cosines[1] - 0.1, cosines
+    student.save_pretrained(tmp_path / "student")
+    opened = SentenceEncoder.from_pretrained(tmp_path / "student")
+    assert_same_embeddings(opened.encode(lines[:20]), student.encode(lines[:20]))
+
+
+def test_the_embedding_of_a_token_is_that_of_the_teacher_up_to_what_the_components_leave_out(teacher, lines):
+    """With as many components as dimensions nothing is left out: the linear part is the teacher's own."""
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(50, 8, generator=generator)
+    weights = torch.rand(50, generator=generator)
+    basis, mean, coordinates = principal_components(vectors, weights, 8)
+    torch.testing.assert_close(mean + coordinates @ basis.T, vectors.double())
+    variance = (coordinates.square() * weights[:, None]).sum(0)
+    assert (variance[:-1] >= variance[1:]).all(), "the first component explains most"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"lines": ["a", "A.", "a!"]}, "1 different lines: give at least 4"),
+        ({"layers": 4}, "layers"),
+        ({"vocab_size": 3}, "vocab_size"),
+        ({"hidden_size": 48}, "choose a multiple of 32"),
+        ({"lines": None, "seed": -1}, "seed -1: choose 0 or more"),
+        ({"hidden_size": 256}, "hidden_size"),
+        ({"hidden_size": 32, "vocab_size": 3}, "vocab_size"),
+        ({"hidden_size": 32, "vocab_size": 10_000}, "vocab_size"),
+    ],
+)
+def test_a_student_that_cannot_be_made_is_refused(arguments, message, teacher, lines):
+    with pytest.raises(InputError, match=message):
+        distill(teacher, **{"lines": lines} | arguments)
+
+
+def test_the_command_writes_a_student_that_train_accepts_at_once(lines, tmp_path, capsys, monkeypatch):
+    text, folder = tmp_path / "lines.txt", tmp_path / "start"
+    text.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    arguments = [str(TWIN), str(folder), "--text", str(text), "--num-layers", "1", "--hidden-size", "32"]
+    save = SentenceEncoder.save_pretrained
+
+    def stop_before_the_end(student, folder):
+        save(student, folder)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(SentenceEncoder, "save_pretrained", stop_before_the_end)
+        student_command.main(arguments)
+    assert not folder.exists()  # and the same command can be repeated
+    student_command.main([*arguments, "--vocab-size", "900"])
+    assert "1 layers of 32, 900 tokens" in capsys.readouterr().out
+    assert SentenceEncoder.from_pretrained(folder).encode("A cat.").shape == (128,)
+    with pytest.raises(InputError, match="exists already"):
+        student_command.main(arguments)
+
+
+def test_the_command_shows_progress_while_a_large_teacher_embeds_its_tokens(
+    tmp_path, lines, monkeypatch, capsys
+):
+    monkeypatch.setattr(ProgressLines, "LINE_INTERVAL", 0.0)
+    (tmp_path / "lines.txt").write_text("\n".join(lines), encoding="utf-8")
+    student_command.main(
+        [str(TWIN), str(tmp_path / "start"), "--text", str(tmp_path / "lines.txt"), "--vocab-size", "2000"]
+    )
+    assert re.search(r"encode: \d+ of 2,000 sentences, 0:00:\d\d left", capsys.readouterr().err)
+
+
+def test_without_text_the_lines_are_random_words_of_the_vocabulary(teacher, monkeypatch):
+    monkeypatch.setattr(distillation, "NUM_RANDOM_LINES", 200)
+    lines = distillation.draw_random_lines(teacher, seed=0)
+    words = [word for line in lines for word in line.split()]
+    assert len(lines) == 200 and {len(line.split()) for line in lines} == set(range(3, 13))
+    assert set(words) <= set(teacher.tokenizer.vocabulary) and all(map(str.isalpha, words))
+    assert words.count("the") > 10  # frequent tokens are drawn more often
+    student = distill(teacher, layers=1, recipe=Recipe(epochs=1, batch_size=64, lr=1e-3))
+    assert "lines that were held out; these are random words" in student.load_report

@@ -1,0 +1,445 @@
+"""Distillation: the loss against its formula, the data of the student, and runs of the command."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import ROOT, SENTENCES, tiny_model, training_task
+from processes import run_together
+
+import evaluate
+import tmft.students.distillation_data as distillation_data
+import train
+from tmft.data import Examples
+from tmft.datasets import task_lookup
+from tmft.errors import InputError
+from tmft.loop import Recipe, fit
+from tmft.metrics import teacher_cosine
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.students.distillation_data import normalize_text, teacher_examples
+from tmft.students.distillation_loss import EmbeddingDistillation, distillation_loss
+from tmft.tasks import TASKS, Task
+
+OBJECTIVE_ARGS = {"teacher": "x", "text": ("y",)}
+
+
+@pytest.fixture
+def uv():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(6, 8, generator=generator), torch.randn(6, 8, generator=generator)
+
+
+def test_the_loss_equals_its_formula_pair_by_pair(uv):
+    u, t = uv
+    cosine = [[float(F.cosine_similarity(a, b, dim=0)) for b in t] for a in u]
+    expected = 1 - np.mean([cosine[i][i] for i in range(6)])
+    assert distillation_loss(u, t, 0.0).item() == pytest.approx(expected, abs=1e-6)
+    among = [
+        (F.cosine_similarity(u[i], u[j], dim=0) - F.cosine_similarity(t[i], t[j], dim=0)) ** 2
+        for i in range(6)
+        for j in range(6)
+    ]
+    assert distillation_loss(u, t, 3.0).item() == pytest.approx(
+        expected + 3 * float(sum(among)) / 36, abs=1e-5
+    )
+
+
+def test_lengths_do_not_matter_and_the_loss_of_the_teacher_itself_is_zero(uv):
+    u, t = uv
+    assert distillation_loss(3 * u, t, 5.0).item() == pytest.approx(
+        distillation_loss(u, 0.1 * t, 5.0).item(), abs=1e-6
+    )
+    assert distillation_loss(2 * t, t, 5.0).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_a_teacher_with_more_dimensions_needs_a_projection(uv):
+    objective = EmbeddingDistillation(8, Task("", objective_args=OBJECTIVE_ARGS))
+    with pytest.raises(InputError, match="have 7 dimensions, the student's 8: add projection 7") as error:
+        objective(uv[0], uv[1][:, :7])
+    assert "--projection 7" in error.value.as_cli_message()
+
+
+def test_a_student_approaches_its_teacher(tmp_path):
+    """The first 2 of 4 layers are trained on the embeddings of all 4."""
+    teacher, student = tiny_model(), tiny_model()
+    del student.encoder.layers[2:]
+    lines = [f"{a} {b} {c}" for a in ("the man", "a dog") for b in ("plays", "eats") for c in SENTENCES]
+    target = torch.from_numpy(teacher.encode(lines))
+    task = TASKS["distillation"]
+    train_set = Examples((lines,), target)
+    pairs = lines[:10], lines[10:]
+    u, v = (torch.from_numpy(teacher.encode(column)) for column in pairs)
+    dev = Examples(pairs, F.cosine_similarity(u, v).tolist())
+
+    def distance() -> float:
+        return 1 - F.cosine_similarity(torch.from_numpy(student.encode(lines)), target).mean().item()
+
+    before = distance()
+    objective = EmbeddingDistillation(24, Task("", objective_args=OBJECTIVE_ARGS))
+    recipe = Recipe(epochs=40, batch_size=5, lr=3e-3, precision="fp32")
+    losses, distances = [], []
+    for epoch in fit(student, training_task(task, objective, train_set, dev), recipe, 0):
+        losses.append(epoch.loss)
+        distances.append(distance())
+    assert losses[-1] < 0.3 * losses[0] and distances[-1] < 0.4 * before
+
+
+# ------------------------------------------------------------------------------------ text and its embeddings
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A teacher, a text, and an empty data folder."""
+    monkeypatch.setattr(distillation_data, "DATA_FOLDER", tmp_path / "data")
+    monkeypatch.setattr(distillation_data, "choose_precision", lambda *_: "fp32")  # on every CPU the same
+    tiny_model().save_pretrained(tmp_path / "teacher")
+    lines = ["A man plays.", "a  man PLAYS", "", "the cat eats", "a dog", "two dogs", "the park!"]
+    (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def make_task(place, **more) -> Task:
+    args = {"teacher": str(place / "teacher"), "text": (str(place / "text.txt"),)}
+    return replace(TASKS["distillation"], objective_args=args | more)
+
+
+def test_labels_are_the_teachers_embeddings_of_the_distinct_lines_that_are_not_excluded(place):
+    examples = teacher_examples(make_task(place), "train", ["The cat eats."])
+    assert set(examples.texts[0]) == {"A man plays.", "a dog", "two dogs", "the park!"}
+    assert len(examples) == 4
+    expected = SentenceEncoder.from_pretrained(place / "teacher").encode(examples.texts[0])
+    np.testing.assert_allclose(np.asarray(examples.labels), expected, atol=1e-6)
+    assert len(teacher_examples(make_task(place, max_lines=2), "train", [])) == 2
+
+
+def test_a_carriage_return_within_a_line_does_not_end_it(place):
+    (place / "text.txt").write_bytes(b"a man\rplays\r\ntwo dogs\n")
+    assert set(teacher_examples(make_task(place), "train", []).texts[0]) == {"a man\rplays", "two dogs"}
+
+
+def test_where_bf16_is_fast_the_teacher_computes_in_bf16(place, monkeypatch):
+    monkeypatch.setattr(distillation_data, "choose_precision", lambda *_: "bf16")
+    examples = teacher_examples(make_task(place), "train", [])
+    assert examples.labels.dtype == torch.float32
+    exact = torch.from_numpy(SentenceEncoder.from_pretrained(place / "teacher").encode(examples.texts[0]))
+    assert 1e-6 < (1 - F.cosine_similarity(examples.labels, exact)).abs().max() < 1e-2
+
+
+def test_lines_of_the_text_can_be_dev_and_test(place):
+    (place / "text.txt").write_text("\n".join(f"a dog plays {n}" for n in range(300)))
+    task = replace(make_task(place), metric="teacher_cosine")
+    splits = {split: teacher_examples(task, split, []) for split in ("train", "dev", "test")}
+    assert {split: len(examples) for split, examples in splits.items()} == {"train": 294, "dev": 3, "test": 3}
+    assert len({text for examples in splits.values() for text in examples.sentences}) == 300
+    teacher = SentenceEncoder.from_pretrained(place / "teacher")
+    for examples in splits.values():
+        np.testing.assert_allclose(np.asarray(examples.labels), teacher.encode(examples.texts[0]), atol=1e-5)
+        u = EmbeddingDistillation(24, task).predict(torch.from_numpy(teacher.encode(examples.sentences)))
+        assert teacher_cosine(u, examples.labels)["teacher_cosine"] == pytest.approx(1, abs=1e-6)
+        assert teacher_cosine(-u, examples.labels)["teacher_cosine"] == pytest.approx(-1, abs=1e-6)
+
+
+def test_each_list_of_excluded_sentences_has_data_of_its_own(place):
+    """A run evaluated on lines of the text excludes nothing; a later one, evaluated on pairs, does."""
+    assert "the cat eats" in teacher_examples(make_task(place), "train", []).sentences
+    assert "the cat eats" not in teacher_examples(make_task(place), "train", ["The cat eats."]).sentences
+
+
+def test_embeddings_are_computed_again_only_if_teacher_or_text_change(place, monkeypatch):
+    teacher_examples(make_task(place), "train", [])
+    runs = []
+    encode = distillation_data.encode_file
+    monkeypatch.setattr(distillation_data, "encode_file", lambda *args: runs.append(1) or encode(*args))
+    teacher_examples(make_task(place), "train", [])
+    assert runs == []
+    with open(place / "text.txt", "a") as file:
+        file.write("not in the park\n")
+    assert len(teacher_examples(make_task(place), "train", [])) == 6
+    assert runs == [1]
+    (place / "teacher/config.json").write_text((place / "teacher/config.json").read_text() + "\n")
+    teacher_examples(make_task(place), "train", [])
+    assert runs == [1, 1]
+
+
+def roll(vectors, lines):
+    vectors[:] = np.roll(vectors, 1, axis=0)
+    return vectors, lines
+
+
+def drop_a_row(vectors, lines):
+    return vectors[:-1], lines
+
+
+def double_precision(vectors, lines):
+    return vectors.astype(np.float64), lines
+
+
+def edit_a_line(vectors, lines):
+    return vectors, [lines[0] + " at night", *lines[1:]]
+
+
+@pytest.mark.parametrize("change", [roll, drop_a_row, double_precision, edit_a_line])
+@pytest.mark.parametrize("has_digests", [True, False])
+def test_embeddings_that_changed_on_disk_are_not_used(has_digests, change, place):
+    """An about.json without digests cannot vouch for any embeddings."""
+    teacher_examples(make_task(place), "train", [])
+    [folder] = (place / "data/taught").iterdir()
+    if not has_digests:
+        (folder / "about.json").write_text("{}")
+    lines = (folder / "text.txt").read_text().splitlines()
+    vectors, lines = change(np.load(folder / "vectors.npy"), lines)
+    np.save(folder / "vectors.npy", vectors)
+    (folder / "text.txt").write_text("\n".join(lines) + "\n")
+    with pytest.raises(InputError, match="(are damaged|cannot be read) .*: remove the folder") as error:
+        teacher_examples(make_task(place), "train", [])
+    assert "\n" not in str(error.value)
+
+
+def test_embeddings_whose_last_file_is_missing_are_computed_again(place):
+    """The command was interrupted before it could vouch for them."""
+    whole = teacher_examples(make_task(place), "train", []).labels.clone()
+    [folder] = (place / "data/taught").iterdir()
+    (folder / "about.json").unlink()
+    (folder / "vectors.npy").write_bytes(b"other")
+    assert torch.equal(teacher_examples(make_task(place), "train", []).labels, whole)
+    assert (folder / "about.json").is_file()
+
+
+@pytest.mark.parametrize("name", ["vectors.npy", "text.txt"])
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"\xff\xfe\xfa", None])
+def test_damaged_embeddings_are_one_clear_line(content, name, place):
+    teacher_examples(make_task(place), "train", [])
+    [folder] = (place / "data/taught").iterdir()
+    whole = (folder / name).read_bytes()
+    (folder / name).write_bytes(whole[: len(whole) // 2] if content is None else content)
+    with pytest.raises(InputError) as error:
+        teacher_examples(make_task(place), "train", [])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "has no text"),
+        ("music\n", "1 lines are left, too few: give a longer text"),
+        (None, "cannot be read"),
+    ],
+)
+def test_too_little_text_is_one_line(text, words, place):
+    if text is None:
+        (place / "text.txt").unlink()
+    else:
+        (place / "text.txt").write_text(text)
+    with pytest.raises(InputError, match=words):
+        teacher_examples(make_task(place), "train", [])
+
+
+def test_sentences_are_compared_by_their_letters_and_digits():
+    assert normalize_text("It's 3 o'clock, é!") == normalize_text("its 3 OCLOCK é") == "its3oclocké"
+
+
+# ------------------------------------------------------------------------------------------------ the command
+
+
+@pytest.fixture
+def line(place, tiny_data) -> list[str]:
+    stsb = place / "root/stsb"
+    stsb.mkdir(parents=True)
+    for split in ("dev", "test"):
+        (stsb / f"{split}.tsv").write_text((tiny_data / f"{split}.tsv").read_text())
+    return [
+        *(
+            "--ckpt",
+            str(place / "teacher"),
+            "--layer",
+            "2",
+            "--output-dir",
+            str(place / "runs"),
+            "--run-name",
+            "s",
+        ),
+        *("--data-root", str(place / "root"), "--epochs", "2", "--batch-size", "2"),
+    ]
+
+
+def test_a_teacher_and_a_text_are_all_that_a_run_needs(line, place, capsys):
+    train.main([*line, "--teacher", str(place / "teacher"), "--text", str(place / "text.txt")])
+    output = capsys.readouterr().out
+    assert f"teacher {place}/teacher: " in output and "test spearman" in output
+    result = json.loads((place / "runs/s-layer2-seed0/result.json").read_text())
+    assert result["data"] == "distillation"
+    assert result["settings"]["task"]["objective_args"]["text"] == [str(place / "text.txt")]
+    train.main([*line, "--teacher", str(place / "teacher"), "--text", str(place / "text.txt")])
+    assert "already finished, kept" in capsys.readouterr().out
+    evaluate.main([str(place / "runs/s-layer2-seed0")])  # on the same pairs
+    assert "spearman" in capsys.readouterr().out
+
+
+def test_it_needs_no_pairs_with_scores(line, place, capsys):
+    text = place / "text.txt"
+    text.write_text("\n".join(f"a dog plays {n}" for n in range(30)))
+    teacher = [
+        "--teacher",
+        str(place / "teacher"),
+        "--text",
+        str(text),
+        "--selection-metric",
+        "teacher_cosine",
+    ]
+    train.main([*line, *teacher, "--data-root", str(place / "nothing")])
+    assert "test teacher_cosine" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("has_root", [True, False])
+def test_without_pairs_with_scores_the_model_is_judged_by_its_teacher(
+    has_root, line, place, capsys, monkeypatch
+):
+    """STS benchmark is absent from the folder that was named, or from data/ and cannot be downloaded."""
+
+    def offline(name):
+        raise InputError(f"{name} cannot be downloaded: no network")
+
+    monkeypatch.setattr(task_lookup, "DATA_FOLDER", place / "data")
+    monkeypatch.setattr(task_lookup, "PACKAGE_DATA", place / "data")
+    monkeypatch.setattr(task_lookup, "download_dataset", offline)
+    (place / "text.txt").write_text("\n".join(f"a dog plays {n}" for n in range(30)))
+    teacher = ["--teacher", str(place / "teacher"), "--text", str(place / "text.txt")]
+    i = line.index("--data-root")
+    words = [*line, "--data-root", str(place / "nothing")] if has_root else [*line[:i], *line[i + 2 :]]
+    train.main([*words, *teacher])
+    printed = capsys.readouterr().out
+    assert "There are no sentence pairs with scores to judge the model by" in printed
+    assert has_root or "stsb cannot be downloaded: no network" in printed
+    assert "test teacher_cosine" in printed
+
+
+def test_a_subtask_is_judged_by_its_teacher_as_well(line, place, tiny_data, capsys, monkeypatch):
+    monkeypatch.setattr(task_lookup, "PACKAGE_DATA", place / "data")
+    monkeypatch.setattr("tmft.data.PACKAGE_DATA", place / "data")
+    (place / "root/stsb").rename(place / "root/removed")
+    (place / "root/sample").mkdir()
+    for split in ("train", "dev", "test"):
+        (place / f"root/sample/{split}.tsv").write_text((tiny_data / f"{split}.tsv").read_text())
+    (place / "text.txt").write_text("\n".join(f"a dog plays {n}" for n in range(30)))
+    teacher = ["--teacher", str(place / "teacher"), "--text", str(place / "text.txt")]
+    train.main([*line, "--task", "sample", "distillation", *teacher])
+    printed = capsys.readouterr().out
+    assert "There are no sentence pairs with scores to judge the model by" in printed
+    result = json.loads((place / "runs/s-layer2-seed0/result.json").read_text())
+    metrics = {name: set(scores) for name, scores in result["test"]["tasks"].items()}
+    assert "spearman" in metrics["sample"] and "teacher_cosine" in metrics["distillation"]
+
+
+def test_damaged_pairs_with_scores_are_an_error(line, place):
+    (place / "root/stsb/dev.tsv").write_text("sentence1\tsentence2\tscore\na man\tthe man\tmuch\n")
+    teacher = ["--teacher", str(place / "teacher"), "--text", str(place / "text.txt")]
+    with pytest.raises(InputError, match="score 'much' is not a number"):
+        train.main([*line, *teacher])
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_losses_of_one(line, place):
+    teacher = ["--teacher", str(place / "teacher"), "--text", str(place / "text.txt"), "--precision", "fp32"]
+    (place / "text.txt").write_text("\n".join(f"a dog plays {n}" for n in range(8)))
+    losses, teacher = [], [*teacher, "--mini-batch-size", "1"]  # each mini-batch has a seed of its own
+    for count in (1, 2):
+        run = run_together(
+            count, *line, *teacher, "--device", "cpu", "--output-dir", str(place / f"runs{count}")
+        )
+        assert run.returncode == 0, run.stderr
+        result = json.loads((place / f"runs{count}/s-layer2-seed0/result.json").read_text())
+        losses.append([epoch["loss"] for epoch in result["epochs"]])
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    for about in (ROOT / "data/taught").glob("teacher-*/about.json"):
+        if str(place) in about.read_text():
+            shutil.rmtree(about.parent)
+    if not any((ROOT / "data/taught").iterdir()):
+        (ROOT / "data/taught").rmdir()
+
+
+def test_it_can_be_trained_together_with_another_task(line, place, tiny_data, capsys):
+    (place / "root/stsb/train.tsv").write_text((tiny_data / "train.tsv").read_text())
+    teacher = ["--teacher", str(place / "teacher"), "--text", str(place / "text.txt")]
+    train.main([*line, "--task", "distillation", "stsb", *teacher])
+    assert "overall" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--teacher", "{t}"], "objective distillation: name a --teacher and a --text with sentences"),
+        (["--task", "distillation", "--text", "{x}"], "name a --teacher and a --text with sentences"),
+        (["--text", "{x}"], "--text has no effect with --objective cosine_mse: remove it"),
+        (["--teacher", "{t}", "--text", "{x}", "--similarity-weight", "-1"], "--similarity-weight -1.0:"),
+        (["--teacher", "{t}", "--text", "{x}", "--batch-size", "1"], "--batch-size 1: distillation compares"),
+        (["--teacher", "{x}", "--text", "{x}"], "is a file: name the folder"),
+        (["--teacher", "{t}", "--text", "{x}", "--projection", "8"], "have 24 dimensions, the student's 8"),
+    ],
+)
+def test_a_wrong_command_is_one_line(more, words, line, place):
+    places = {"t": place / "teacher", "x": place / "text.txt"}
+    with pytest.raises(InputError) as error:
+        train.main([*line, *(word.format(**places) for word in more)])
+    assert words in error.value.as_cli_message() and "\n" not in str(error.value)
+
+
+# ----------------------------------------------------------------------------------------------- which layers
+
+
+def test_layers_that_are_named_are_kept(line, place):
+    teacher = ["--teacher", str(place / "teacher"), "--text", str(place / "text.txt"), "--lr", "0"]
+    at = line.index("--layer")
+    del line[at : at + 2]
+    train.main([*line, *teacher, "--keep-layers", "0,3"])
+    before, after = (
+        SentenceEncoder.from_pretrained(place / name) for name in ("teacher", "runs/s-layer2-seed0")
+    )
+    assert len(after.encoder.layers) == 2
+    for here, there in zip(after.encoder.layers, (before.encoder.layers[n] for n in (0, 3)), strict=True):
+        for one, other in zip(here.parameters(), there.parameters(), strict=True):
+            assert torch.equal(one, other)
+    result = json.loads((place / "runs/s-layer2-seed0/result.json").read_text())
+    assert result["settings"]["keep_layers"] == [0, 3]
+    assert result["parameters"]["stored"] == sum(w.numel() for w in after.encoder.parameters())
+
+
+def test_a_run_of_named_layers_is_named_after_them(line, place):
+    for option in ("--layer", "--run-name"):
+        at = line.index(option)
+        del line[at : at + 2]
+    train.main(
+        [
+            *line,
+            "--teacher",
+            str(place / "teacher"),
+            "--text",
+            str(place / "text.txt"),
+            "--keep-layers",
+            "1,2",
+        ]
+    )
+    assert (place / "runs/teacher-keep1+2-distillation-layer2-seed0/result.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--keep-layers", "0,4"], "--keep-layers 4: this checkpoint has 4 layers, choose from 0 to 3"),
+        (["--keep-layers", "2,0"], "--keep-layers 2,0: write increasing layer indices, counted from 0"),
+        (["--keep-layers", "first"], "--keep-layers first: write increasing layer indices, counted from 0"),
+        (["--keep-layers", "0,1", "--layer", "2"], "--keep-layers and --layer exclude each other"),
+        (["--keep-layers", "0,1", "--init-from", "x"], "--keep-layers and --init-from exclude each other"),
+        (["--keep-layers", "1", "--ckpt", str(ROOT / "data/twins/t5")], "--keep-layers must include layer 0"),
+    ],
+)
+def test_layers_that_cannot_be_kept_are_one_line(more, words, line, place):
+    at = line.index("--layer")
+    del line[at : at + 2]
+    teacher = ["--teacher", str(place / "teacher"), "--text", str(place / "text.txt")]
+    with pytest.raises(InputError) as error:
+        train.main([*line, *teacher, *more])
+    assert words in error.value.as_cli_message()

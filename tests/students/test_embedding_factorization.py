@@ -1,0 +1,118 @@
+"""Embeddings of tokens that are narrower than the layers."""
+
+import pytest
+import torch
+from conftest import ROOT, tiny_model
+from transformers import AutoModel
+
+import tmft.cli.export_command as export_command
+from tmft.errors import InputError
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.students.embedding_factorization import factorize_embeddings
+
+TINY = ROOT / "data/tiny"
+
+
+def sample_lines(split):
+    text = (ROOT / f"data/sample/{split}.tsv").read_text(encoding="utf-8")
+    return [cell for row in text.splitlines() for cell in row.split("\t")[:2]]
+
+
+def mean_cosine(one, other):
+    return torch.cosine_similarity(*(torch.as_tensor(x) for x in (one, other))).mean().item()
+
+
+def hidden_state_0(model, lines):
+    rows = model.tokenizer.encode_batch(lines, add_special_tokens=True)
+    with torch.no_grad():
+        return torch.cat(
+            [model.encoder.embeddings(torch.tensor([row]), torch.arange(len(row))[None])[0] for row in rows]
+        )
+
+
+def test_wider_embeddings_come_closer_to_the_model_on_other_text():
+    model, lines, others = SentenceEncoder.from_pretrained(TINY), sample_lines("train"), sample_lines("test")
+    cosines, input_cosines = [], []
+    for size in (32, 96, 127):
+        narrow = factorize_embeddings(model, lines, size)
+        table = narrow.encoder.embeddings.word.weight
+        assert table.shape == (model.encoder.config.vocab_size, size)
+        saved = (128 - size) * (16384 + 128 + 2 + 2) - 128 * (size + 1)  # tables, LayerNorm; the new map
+        sizes = [sum(weight.numel() for weight in one.parameters()) for one in (model, narrow)]
+        assert sizes[0] - sizes[1] == saved
+        cosines.append(mean_cosine(model.encode(others), narrow.encode(others)))
+        input_cosines.append(mean_cosine(hidden_state_0(model, others), hidden_state_0(narrow, others)))
+    assert sorted(cosines) == cosines and cosines[0] > 0.6 and cosines[2] > 0.97, cosines
+    assert input_cosines[1] > 0.92, input_cosines
+
+
+def test_frequent_tokens_count_most():
+    model = SentenceEncoder.from_pretrained(TINY)
+    lines = ["a man plays the guitar ."] * 50 + sample_lines("train")
+    narrow = factorize_embeddings(model, lines, 16)
+    errors = [
+        1 - mean_cosine(hidden_state_0(model, text), hidden_state_0(narrow, text))
+        for text in (lines[:1], ["thermodynamic rhinoceros syllables"])
+    ]
+    assert errors[0] < errors[1] / 2, errors
+
+
+def test_positions_far_from_the_typical_ones_are_fitted_too():
+    model, lines = SentenceEncoder.from_pretrained(TINY), sample_lines("train")
+    narrow = factorize_embeddings(model, lines, 96)
+    long = [" ".join(lines[:8])]
+    cosine = torch.nn.functional.cosine_similarity
+    fitted = cosine(hidden_state_0(model, long), hidden_state_0(narrow, long))[64:].mean()
+    with torch.no_grad():
+        narrow.encoder.embeddings.position.weight.zero_()
+    without = cosine(hidden_state_0(model, long), hidden_state_0(narrow, long))[64:].mean()
+    assert 1 - fitted < 0.8 * (1 - without), (fitted, without)
+
+
+def test_a_roberta_counts_its_positions_from_0_afterwards():
+    model = tiny_model(model_type="roberta")
+    narrow = factorize_embeddings(model, ["a man plays", "the dog"], 23)
+    assert narrow.encoder.config.max_tokens == model.encoder.config.max_tokens
+    assert mean_cosine(hidden_state_0(model, ["a man"]), hidden_state_0(narrow, ["a man"])) > 0.9
+
+
+def test_the_result_is_an_electra_that_transformers_opens(tmp_path):
+    model = factorize_embeddings(SentenceEncoder.from_pretrained(TINY), sample_lines("train"), 64)
+    model.save_pretrained(tmp_path / "narrow")
+    again = SentenceEncoder.from_pretrained(tmp_path / "narrow")
+    lines = sample_lines("test")[:5]
+    assert (again.encode(lines) == model.encode(lines)).all()
+    theirs = AutoModel.from_pretrained(tmp_path / "narrow")
+    ids = torch.tensor([model.tokenizer.encode_batch(lines[:1], add_special_tokens=True)[0]])
+    assert type(theirs).__name__ == "ElectraModel"
+    found = theirs.embeddings_project(theirs.embeddings(ids))[0]
+    torch.testing.assert_close(found, hidden_state_0(model, lines[:1]), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "size", "message"),
+    [
+        ({"model_type": "bert"}, 1, "embedding_size"),
+        ({"model_type": "bert"}, 24, "embedding_size"),
+        ({}, 8, "electra with embeddings of 12 dimensions"),
+        ({"model_type": "mpnet"}, 8, "mpnet with embeddings of 24"),
+    ],
+)
+def test_a_size_or_model_that_does_not_fit_is_refused(changes, size, message):
+    with pytest.raises(InputError, match=message):
+        factorize_embeddings(tiny_model(**changes), ["a man"], size)
+
+
+def test_the_command_prunes_and_factorizes(tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(sample_lines("train")), encoding="utf-8")
+    words = [str(TINY), str(tmp_path / "x"), "--embedding-size", "64"]
+    with pytest.raises(InputError, match="--embedding-size needs --prune-vocabulary"):
+        export_command.main(words)
+    pruning = ["--prune-vocabulary", str(text), "--vocab-size", "2000"]
+    with pytest.raises(InputError, match="embedding_size 0"):
+        export_command.main([*words[:2], "--embedding-size", "0", *pruning])
+    export_command.main([*words, *pruning])
+    assert "vocabulary of 16384 tokens pruned to 2000" in capsys.readouterr().out
+    opened = SentenceEncoder.from_pretrained(tmp_path / "x")
+    assert opened.encoder.embeddings.word.weight.shape == (2000, 64)

@@ -1,0 +1,177 @@
+"""The encoder gives the hidden states of transformers, at every layer, in padded batches and in rows."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import VOCABULARY, assert_equal_hidden_states, tiny_config
+
+from tmft.bert import BertEncoder
+from tmft.checkpoints.load import load_encoder
+from tmft.checkpoints.tokenizers import load_tokenizer
+from tmft.encoder import ACTIVATIONS
+from tmft.models.families import config_from_dict
+
+CONFIGS = {
+    "bert": {"model_type": "bert"},
+    "bert, 2 heads, relu": {"model_type": "bert", "num_attention_heads": 2, "hidden_act": "relu"},
+    "bert, 1 token type, silu": {"model_type": "bert", "type_vocab_size": 1, "hidden_act": "silu"},
+    "bert, large eps": {"model_type": "bert", "layer_norm_eps": 1e-3, "num_hidden_layers": 7},
+    "electra with projection": {},
+    "electra with projection, gelu_new": {"hidden_act": "gelu_new", "num_attention_heads": 12},
+    "electra without projection": {"embedding_size": 24},
+    "electra, 3 token types": {"type_vocab_size": 3, "num_attention_heads": 1},
+}
+LENGTHS = [3, 17, 9, 30, 5, 1, 12, 8]
+
+
+def token_ids() -> list[list[int]]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(5, len(VOCABULARY), (length,), generator=generator).tolist() for length in LENGTHS]
+
+
+def reference(config: dict, folder):
+    """A transformers model with random weights, saved into folder."""
+    import transformers
+
+    torch.manual_seed(0)
+    model = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(**config))
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    model.eval().save_pretrained(folder)
+    return model
+
+
+def tiny_encoder(layer: int | None = None, **changes) -> BertEncoder:
+    torch.manual_seed(0)
+    return BertEncoder(config_from_dict(tiny_config(**changes)), layer).eval()
+
+
+# ------------------------------------------------------------------------------------ against transformers
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_hidden_states_are_those_of_transformers(name, tmp_path):
+    model = reference(tiny_config(**CONFIGS[name]), tmp_path)
+    assert_equal_hidden_states(load_encoder(tmp_path), model, token_ids())
+
+
+def test_without_token_types_nothing_is_added(tmp_path):
+    """transformers cannot run type_vocab_size 0; a single type of zeros is the same function."""
+    model = reference(tiny_config(model_type="bert", type_vocab_size=1), tmp_path)
+    model.embeddings.token_type_embeddings.weight.data.zero_()
+    encoder = load_encoder(tmp_path)
+    encoder.embeddings.token_type = None
+    assert_equal_hidden_states(encoder, model, token_ids())
+
+
+def test_an_encoder_of_no_token_types_has_no_table_of_them():
+    assert tiny_encoder(type_vocab_size=0).embeddings.token_type is None
+
+
+@pytest.fixture(scope="module")
+def real(minilm) -> tuple:
+    """The real MiniLM here and in transformers, and token ids, one sentence of them of 302 tokens."""
+    import transformers
+
+    sentences = [
+        "A man is playing a guitar.",
+        "Zurich's Überflieger: 3.14 %!",
+        "word " * 300,
+        "ok",
+        "你好 world",
+    ]
+    ids, _ = load_tokenizer(Path(minilm))(sentences, max_length=512)
+    return load_encoder(minilm), transformers.AutoModel.from_pretrained(minilm).eval(), ids
+
+
+@pytest.mark.slow
+def test_hidden_states_of_the_real_minilm(real):
+    encoder, model, ids = real
+    assert_equal_hidden_states(encoder.float(), model.float(), ids)
+
+
+@pytest.mark.slow
+def test_hidden_states_of_the_real_minilm_in_float64(real):
+    """Where rounding is out of the way, what is left is the method."""
+    encoder, model, ids = real
+    assert_equal_hidden_states(encoder.double(), model.double(), ids, tolerance=1e-10)
+
+
+# -------------------------------------------------------------------------------------------- what it sees
+
+
+def test_each_hidden_state_is_the_last_of_the_encoder_that_ends_there():
+    encoder = tiny_encoder()
+    ids = torch.tensor([[2, 9, 7, 3]])
+    states = encoder.hidden_states(ids, ids != 0)
+    assert len(states) == 5
+    for layer, state in enumerate(states):
+        kept = tiny_encoder(layer)
+        kept.load_state_dict({name: encoder.state_dict()[name] for name in kept.state_dict()})
+        assert torch.equal(kept(ids, ids != 0), state)
+
+
+@pytest.fixture(scope="module")
+def alone_and_beside() -> tuple[torch.Tensor, torch.Tensor]:
+    """Hidden states, in float64, of a sentence on its own and in a batch with a longer one."""
+    encoder = tiny_encoder().double()
+    alone, beside = torch.tensor([[2, 9, 3]]), torch.tensor([[2, 9, 3, 0, 0], [2, 5, 6, 7, 3]])
+    return encoder(alone, alone != 0), encoder(beside, beside != 0)
+
+
+def test_padding_does_not_change_a_sentence(alone_and_beside):
+    alone, beside = alone_and_beside
+    torch.testing.assert_close(beside[:1, :3], alone, rtol=0, atol=1e-12)
+
+
+def test_other_sentences_in_a_packed_row_do_not_change_a_sentence():
+    encoder = tiny_encoder().double()
+    row = torch.tensor([[2, 9, 3, 2, 5, 6, 7, 3]])
+    sentences, positions = torch.tensor([[1, 1, 1, 2, 2, 2, 2, 2]]), torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4]])
+    alone = row[:, 3:]
+    torch.testing.assert_close(
+        encoder(row, sentences, positions)[:, 3:], encoder(alone, alone != 0), rtol=0, atol=1e-12
+    )
+
+
+def test_a_token_of_the_same_sentence_does_change_it():
+    encoder = tiny_encoder()
+    one, other = torch.tensor([[2, 9, 7, 3]]), torch.tensor([[2, 9, 8, 3]])
+    difference = encoder(one, one != 0)[0, 1] - encoder(other, other != 0)[0, 1]
+    assert difference.abs().max() > 1e-3
+
+
+def test_dropout_is_on_in_training_and_off_in_evaluation():
+    encoder = tiny_encoder()
+    ids = torch.tensor([[2, 9, 7, 3]])
+    for training in (True, False):
+        encoder.train(training)
+        same = torch.equal(encoder(ids, ids != 0), encoder(ids, ids != 0))
+        assert same is not training
+
+
+# ----------------------------------------------------------------------------------------------- its parts
+
+
+def test_random_weights_have_the_standard_deviation_of_the_config():
+    layer = tiny_encoder(1, initializer_range=0.05, hidden_size=256, intermediate_size=512).layers[0]
+    assert layer.feed_forward.up.weight.std().item() == pytest.approx(0.05, rel=0.02)
+
+
+def test_biases_start_at_0_and_norms_at_1():
+    layer = tiny_encoder(1).layers[0]
+    assert layer.feed_forward.up.bias.abs().max() == 0
+    assert layer.attention_norm.weight.unique().tolist() == [1]
+
+
+X = torch.tensor([1.0], dtype=torch.float64)
+
+
+def test_gelu_is_the_exact_one():
+    assert ACTIVATIONS["gelu"](X).item() == pytest.approx(0.8413447460685429, abs=1e-12)  # x * Phi(x)
+
+
+@pytest.mark.parametrize("name", ["gelu_new", "gelu_pytorch_tanh"])
+def test_gelu_new_is_the_tanh_formula(name):
+    assert ACTIVATIONS[name](X).item() == pytest.approx(0.8411919906082768, abs=1e-12)

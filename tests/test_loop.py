@@ -1,0 +1,360 @@
+"""The loop: what it minimises, with which weights and rates, what it keeps, and that it can be repeated."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import embed_columns, padded, tiny_model, training_task
+from torch import nn
+
+from tmft.data import Examples
+from tmft.errors import InputError
+from tmft.loop import Recipe, fit, linear_schedule_with_warmup
+from tmft.loss import CosineMSE
+from tmft.losses.objectives import OBJECTIVES
+from tmft.metrics import METRICS
+from tmft.models.families import parameter_names
+from tmft.optimizers import parameter_groups
+from tmft.packing import pack
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.tasks import TASKS
+
+TEXTS = (
+    ["a man plays", "the cat eats", "music", "two dogs in the park", "a woman is not in the park"],
+    ["the man plays guitar", "a dog eats", "guitar music", "a cat", "a man is in the park"],
+)
+TRAIN = Examples(TEXTS, [4.5, 2.0, 3.0, 0.5, 1.5])
+DEV = Examples((["a dog", "the music", "cat"], ["two dogs", "the cat", "a cat"]), [3.0, 0.0, 5.0])
+FAST = Recipe(epochs=3, batch_size=2, lr=1e-2, precision="fp32")
+WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+cosine_mse = CosineMSE()
+
+
+def train(recipe=FAST, seed=0, model=None, task=TASKS["stsb"]):
+    model = model or tiny_model(untrained=True)
+    torch.manual_seed(seed)
+    return model, list(fit(model, training_task(task, cosine_mse, TRAIN, DEV), recipe, seed))
+
+
+def test_cosine_mse_by_hand():
+    u = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    v = torch.tensor([[2.0, 0.0], [1.0, 1.0]])
+    expected = ((1 - 0.5) ** 2 + (math.sqrt(0.5) - 1) ** 2) / 2
+    assert cosine_mse(u, v, torch.tensor([0.5, 1.0])).item() == pytest.approx(expected)
+
+
+def test_the_recipe_is_the_papers():
+    assert Recipe() == Recipe(10, 32, 2e-5, 0.01, 0.1, 1.0, "auto")
+
+
+def test_one_step_in_rows_is_one_step_of_a_padded_transformers_loop():
+    """Loss and gradients, without dropout, of rows against one sentence per row with a plain masked mean."""
+    model = tiny_model()
+    ids = model.tokenize([*TEXTS[0], *TEXTS[1]])
+    target = torch.tensor(TRAIN.labels) / 5
+
+    def gradients(u, v):
+        model.zero_grad()
+        loss = cosine_mse(u, v, target)
+        loss.backward()
+        return loss.item(), {name: weight.grad.clone() for name, weight in model.named_parameters()}
+
+    loss, in_rows = gradients(*model(pack(ids)).chunk(2))
+    input_ids, mask = padded(ids)
+    hidden = model.encoder(input_ids, mask)
+    means = (hidden * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
+    other_loss, one_per_row = gradients(*means.chunk(2))
+    assert loss == pytest.approx(other_loss, abs=1e-6)
+    for name in in_rows:
+        torch.testing.assert_close(in_rows[name], one_per_row[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+@pytest.mark.slow
+def test_six_steps_give_the_losses_and_weights_of_a_plain_transformers_loop(tmp_path):
+    """Padded, all words in the optimizer, torch's default AdamW; ours has rows and the words that occur."""
+    import transformers
+
+    tiny_model(**WITHOUT_DROPOUT).save_pretrained(tmp_path)
+    recipe = Recipe(epochs=2, batch_size=2, lr=1e-3, weight_decay=0.1, precision="fp32")
+
+    model, losses = SentenceEncoder.from_pretrained(tmp_path, layer=2), []
+    objective = CosineMSE()
+    objective.register_forward_hook(lambda module, inputs, loss: losses.append(loss.detach()))
+    for _ in fit(
+        model, training_task(TASKS["stsb"], objective, TRAIN, DEV), recipe, seed=0
+    ):  # the last epoch's, not the best
+        ours = {name: weight.detach().clone() for name, weight in model.encoder.named_parameters()}
+
+    theirs = transformers.AutoModel.from_pretrained(tmp_path, num_hidden_layers=2).train()
+    groups = [[], []]
+    for name, weight in theirs.named_parameters():
+        groups[name.endswith("bias") or "LayerNorm" in name].append(weight)
+    groups = [{"params": groups[0], "weight_decay": 0.1}, {"params": groups[1], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3)
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, 0, 6)
+    generator = torch.Generator().manual_seed(0)
+    order = [batch for _ in range(2) for batch in torch.randperm(5, generator=generator).split(2)]
+    for batch, expected in zip(order, losses, strict=True):
+        texts = [side[i] for side in TEXTS for i in batch]
+        ids, mask = padded(model.tokenize(texts))
+        hidden = theirs(input_ids=ids, attention_mask=mask).last_hidden_state
+        u, v = ((hidden * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)).chunk(2)
+        loss = cosine_mse(u, v, torch.tensor(TRAIN.labels)[batch] / 5)
+        assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+
+    expected = {
+        name: ours[our_name]
+        for name, our_name in parameter_names(model.encoder.config).items()
+        if our_name in ours
+    }
+    assert expected.keys() == dict(theirs.named_parameters()).keys()
+    for name, weight in theirs.named_parameters():
+        if not name.endswith("key.bias"):  # no gradient but rounding, which Adam scales up to the step size
+            torch.testing.assert_close(expected[name], weight, rtol=0, atol=2e-5, msg=name)
+
+
+def test_biases_and_norms_are_not_decayed_and_no_weight_is_forgotten():
+    model = tiny_model()
+    decayed, others = parameter_groups(model.parameters(), 0.01)
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    plain = {name for name in names.values() if name.endswith("bias") or "norm" in name}
+    assert {names[id(weight)] for weight in others["params"]} == plain and others["weight_decay"] == 0.0
+    assert {names[id(weight)] for weight in decayed["params"]} == set(names.values()) - plain
+    assert decayed["weight_decay"] == 0.01
+
+
+def test_the_rate_climbs_for_a_tenth_of_the_steps_and_falls_to_zero():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    schedule = linear_schedule_with_warmup(optimizer, warmup_ratio=0.1, num_steps=20)
+    rates = []
+    for _ in range(20):
+        rates.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+    assert rates[:4] == pytest.approx([0, 0.5, 1, 17 / 18]) and rates[-1] == pytest.approx(1 / 18)
+    assert schedule.get_last_lr() == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "ends", "refused"),
+    [
+        ("epochs", (1, 10**6), (0, -1)),
+        ("batch_size", (1, 10**6), (0,)),
+        ("lr", (0.0, 1.0), (-1e-9,)),
+        ("weight_decay", (0.0, 1.0), (-1e-9,)),
+        ("max_grad_norm", (0.0, 1e9), (-1e-9,)),
+        ("warmup_ratio", (0.0, 1.0), (-1e-9, 1.001)),
+        ("optimizer", ("adamw", "adafactor"), ("adamv",)),
+    ],
+)
+def test_hyperparameters_out_of_range_are_refused_and_the_ends_of_the_range_are_not(name, ends, refused):
+    for value in ends:
+        assert getattr(Recipe(**{name: value}), name) == value
+    for value in refused:
+        with pytest.raises(InputError, match=name):
+            Recipe(**{name: value})
+
+
+def test_the_loss_falls_and_every_weight_moves():
+    before = tiny_model(untrained=True, **WITHOUT_DROPOUT)
+    model = tiny_model(untrained=True, **WITHOUT_DROPOUT)
+    model, epochs = train(replace(FAST, epochs=15), model=model)
+    assert epochs[-1].loss < epochs[0].loss / 2
+    for (name, old), new in zip(before.named_parameters(), model.parameters(), strict=True):
+        if name.startswith("encoder.embeddings.position") or name.startswith("encoder.embeddings.word"):
+            continue  # rows that do not occur only decay
+        if not name.endswith("key.bias"):  # a key bias adds the same to all scores of a query: no gradient
+            assert not torch.equal(old, new), name
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others():
+    (one, _), (two, _), (other, _) = train(seed=3), train(seed=3), train(seed=4)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert any(not torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_a_head_is_trained_with_the_encoder_and_belongs_to_the_best_epoch(monkeypatch):
+    """Dev says 0.1, 0.7, 0.3: model and head of epoch 2 come back."""
+    values = iter([0.1, 0.7, 0.3])
+    monkeypatch.setitem(METRICS, "f1_macro", lambda *_: {"f1_macro": next(values)})
+    model, task = tiny_model(), TASKS["sicke"]
+    objective, after = OBJECTIVES["softmax"](24, task), []
+    before = [weight.clone() for weight in objective.parameters()]
+    for epoch in fit(
+        model, training_task(task, objective, Examples(TEXTS, [0, 1, 2, 1, 0]), DEV), FAST, seed=0
+    ):
+        after.append([weight.clone() for weight in (*model.parameters(), *objective.parameters())])
+        assert list(epoch.dev) == ["pairs", "f1_macro"]
+    assert not any(torch.equal(a, b) for a, b in zip(before, objective.parameters(), strict=True))
+    kept = [*model.parameters(), *objective.parameters()]
+    assert all(torch.equal(a, b) for a, b in zip(kept, after[1], strict=True))
+    assert not torch.equal(kept[-1], after[2][-1])
+
+
+def test_the_best_epoch_by_dev_is_what_remains(monkeypatch):
+    """Dev says 0.1, 0.7, 0.3: the weights after epoch 2 come back."""
+    values = iter([0.1, 0.7, 0.3])
+    monkeypatch.setitem(METRICS, "spearman", lambda *_: {"spearman": next(values)})
+    model, after = tiny_model(), []
+    torch.manual_seed(0)
+    best = []
+    for epoch in fit(model, training_task(TASKS["stsb"], cosine_mse, TRAIN, DEV), FAST, seed=0):
+        after.append([weight.clone() for weight in model.parameters()])
+        best.append(epoch.is_best)
+    assert best == [True, True, False] and not model.training
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), after[1], strict=True))
+    assert any(not torch.equal(a, b) for a, b in zip(model.parameters(), after[2], strict=True))
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_best_epoch(monkeypatch):
+    factors = iter([1.0] * 3 + [math.nan] * 3)
+    monkeypatch.setattr(
+        CosineMSE, "forward", lambda self, u, v, target: next(factors) * (u - v).square().mean()
+    )
+    model = tiny_model()
+    run = fit(model, training_task(TASKS["stsb"], cosine_mse, TRAIN, DEV), FAST, seed=0)
+    next(run)
+    best = [weight.clone() for weight in model.parameters()]
+    with pytest.raises(
+        InputError, match=r"the loss is nan \(epoch 2, by example 5\): the best epoch before it is kept"
+    ):
+        next(run)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), best, strict=True))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_reduced_precision_stays_close_and_keeps_float32_weights(precision):
+    _, exact = train()
+    model, epochs = train(replace(FAST, precision=precision))
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+    assert epochs[0].loss == pytest.approx(exact[0].loss, rel=0.2) and math.isfinite(epochs[-1].loss)
+    assert epochs[0].loss != exact[0].loss  # it did compute in another precision
+
+
+def test_autocast_rounds_the_hidden_states_but_not_the_pooling():
+    model = tiny_model()
+    rows = pack(model.tokenize(TEXTS[0]))
+    seen = []
+    pool = model.pool
+    model.pool = lambda hidden, rows: seen.append(hidden) or pool(hidden, rows)
+    with torch.autocast("cpu", torch.bfloat16):
+        embeddings = model(rows)
+        query = model.encoder.layers[0].attention.query(seen[0])
+    assert query.dtype == torch.bfloat16 and embeddings.dtype == torch.float32
+
+
+def test_a_step_that_overflows_in_fp16_moves_neither_weights_nor_the_rate(monkeypatch):
+    """The second of three losses is finite, but its gradient times the scale of the loss is not."""
+    factors, before_step = iter([1.0, 1e36, 1.0]), []
+    forward = CosineMSE.forward
+    model = tiny_model(untrained=True, **WITHOUT_DROPOUT)
+
+    def scaled(self, u, v, target):
+        before_step.append([weight.detach().clone() for weight in model.encoder.layers.parameters()])
+        return forward(self, u, v, target) * next(factors)
+
+    monkeypatch.setattr(CosineMSE, "forward", scaled)
+    (epoch,) = fit(
+        model,
+        training_task(TASKS["stsb"], cosine_mse, TRAIN, DEV),
+        Recipe(epochs=1, batch_size=2, lr=1e-2, warmup_ratio=0.0, precision="fp16"),
+        seed=0,
+    )
+    first, second, third = before_step
+    assert any(not torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(second, third, strict=True))
+    assert epoch.lr == pytest.approx(1e-2 / 3)  # the schedule took two steps of three
+
+
+def test_a_caller_that_stops_early_has_the_weights_of_the_best_epoch():
+    model, metrics = tiny_model(untrained=True), []
+    torch.manual_seed(0)
+    for epoch in fit(model, training_task(TASKS["stsb"], cosine_mse, TRAIN, DEV), replace(FAST, epochs=9)):
+        metrics.append(epoch.dev["spearman"])
+        if epoch.is_best:
+            best = {name: weight.clone() for name, weight in model.state_dict().items()}
+        elif len(metrics) > 2:
+            break
+    assert metrics[-1] <= max(metrics[:-1]) and not model.training
+    assert all(map(torch.equal, model.state_dict().values(), best.values()))
+
+
+# ---------------------------------------------------------------- examples of one text, and of three
+
+
+class ToVector(nn.Module):
+    """A linear map of one embedding to a vector: a toy objective of one text."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(24, 2)
+
+    def forward(self, u, target):
+        return F.mse_loss(self.head(u), target)
+
+    @torch.inference_mode()
+    def predict(self, u):
+        return self.head(u).numpy()
+
+
+class Triplet(nn.Module):
+    """The anchor shall be nearer to the positive than to the negative: a toy objective of three texts."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []  # embeddings of each batch
+
+    def forward(self, anchor, positive, negative, target):
+        self.seen.append((anchor.detach(), positive.detach(), negative.detach()))
+        near, far = (F.cosine_similarity(anchor, other) for other in (positive, negative))
+        return F.softplus(10 * (far - near)).mean()
+
+    def predict(self, anchor, positive, negative):
+        near, far = (F.cosine_similarity(anchor, other) for other in (positive, negative))
+        return (near - far).numpy()
+
+
+def test_a_text_alone_learns_a_vector(monkeypatch):
+    def closeness(predicted, gold, threshold=None):
+        return {"closeness": -float(np.square(predicted - gold.numpy()).mean())}
+
+    monkeypatch.setitem(METRICS, "closeness", closeness)
+    task = replace(TASKS["stsb"], columns=("sentence",), metric="closeness")
+    vectors = torch.tensor([[0.0, 1.0], [1.0, 0.0], [-1.0, 0.5], [0.5, 0.5], [2.0, -1.0]])
+    train = Examples(TEXTS[:1], vectors)
+    model = tiny_model(untrained=True, **WITHOUT_DROPOUT)
+    torch.manual_seed(0)
+    epochs = list(fit(model, training_task(task, ToVector(), train, train), replace(FAST, epochs=15), seed=0))
+    assert epochs[-1].loss < epochs[0].loss / 4
+    assert (
+        epochs[-1].dev["closeness"] > -vectors.var(0, correction=0).mean() / 4
+    )  # the mean alone scores -var
+
+
+def test_three_texts_go_to_the_objective_in_order_and_it_learns_from_them(monkeypatch):
+    monkeypatch.setitem(METRICS, "right", lambda p, gold, threshold=None: {"right": float((p > 0).mean())})
+    task = replace(TASKS["stsb"], columns=("anchor", "positive", "negative"), metric="right")
+    texts = (*TEXTS, TEXTS[1][1:] + TEXTS[1][:1])
+    train = Examples(texts, [0.0] * 5)
+    model, objective = tiny_model(untrained=True, **WITHOUT_DROPOUT), Triplet()
+    before = embed_columns(model, texts)
+    epochs = list(
+        fit(
+            model,
+            training_task(task, objective, train, train),
+            replace(FAST, epochs=15, batch_size=5),
+            seed=0,
+        )
+    )
+    assert epochs[-1].loss < epochs[0].loss / 2 and epochs[-1].dev["right"] == 1.0
+    order = torch.randperm(5, generator=torch.Generator().manual_seed(0))
+    for seen, expected in zip(objective.seen[0], before, strict=True):  # by the weights before the first step
+        torch.testing.assert_close(seen, expected[order], rtol=0, atol=1e-5)

@@ -1,0 +1,184 @@
+"""Static tables: random ones, and the mean of the contextual vectors of each word."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import SENTENCES, VOCABULARY, assert_same_embeddings, tiny_model, vocabulary_folder
+
+from tmft import SentenceEncoder
+from tmft.checkpoints.tokenizers import load_tokenizer
+from tmft.embedding.modules import Dense, Normalize
+from tmft.embedding.token_weights import TokenWeights
+from tmft.errors import InputError
+from tmft.packing import pack
+from tmft.training_free.static_models import (
+    INIT_STD,
+    mean_vectors_in_text,
+    random_word_vectors,
+    static_encoder,
+    without_special_tokens,
+)
+
+V = len(VOCABULARY)
+ELSEWHERE = "transformers cannot run a static of 0 layers; tmft can."
+
+
+def static_model(D: int = 8, **settings) -> SentenceEncoder:
+    """Random vectors of the tiny vocabulary."""
+    tokenizer = without_special_tokens(load_tokenizer(vocabulary_folder()))
+    return SentenceEncoder(static_encoder(random_word_vectors(V, D)), tokenizer, **settings).eval()
+
+
+# ---------------------------------------------------------------------------------------- random_word_vectors
+
+
+def test_random_vectors_are_normal_around_0_with_a_standard_deviation_of_a_tenth():
+    table = random_word_vectors(2000, 500)
+    assert INIT_STD == 0.1 and (table.shape, table.dtype) == ((2000, 500), torch.float32)
+    assert table.mean().item() == pytest.approx(0, abs=5e-4)
+    assert table.std().item() == pytest.approx(0.1, rel=2e-3)
+    assert (table.abs() < 0.1).float().mean().item() == pytest.approx(0.6827, abs=2e-3)
+
+
+def test_static_encoder_leaves_the_random_state_of_the_caller_alone():
+    state = torch.get_rng_state()
+    static_encoder(random_word_vectors(9, 4))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_static_encoder_is_in_float32(dtype):
+    encoder = static_encoder(random_word_vectors(9, 4).to(dtype))
+    assert encoder.embeddings.word.weight.dtype == torch.float32 and not encoder.training
+
+
+# ------------------------------------------------------------------------------------------------ as a model
+
+
+def test_a_sentence_is_the_mean_of_its_words():
+    model = static_model()
+    table, ids = model.encoder.embeddings.word.weight.detach(), model.tokenizer.backend.get_vocab()
+    words = ["the", "cat", "eats", "."]
+    expected = table[[ids[word] for word in words]].mean(0)
+    assert_same_embeddings(model.encode(["The cat eats."])[0], expected.numpy(), 1e-6)
+
+
+@pytest.mark.parametrize("limit", [3, 5, 8])
+def test_a_static_model_truncates_the_end_of_a_long_text(limit):
+    model = static_model(max_length=limit)
+    whole = static_model().tokenize(SENTENCES)
+    assert model.tokenize(SENTENCES) == [ids[:limit] for ids in whole]
+
+
+def test_there_is_no_limit_by_default():
+    """No table of positions ends."""
+    model = static_model()
+    assert len(model.tokenize(["music " * 5000])[0]) == 5000
+    assert_same_embeddings(
+        model.encode(["music " * 5000]), model.encode(["music"]), 1e-4
+    )  # 5000 sums in float32
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n"])
+def test_a_text_without_words_is_a_vector_of_zeros(text):
+    """As in sentence-transformers, whose sum over no words is 0."""
+    embeddings = static_model().encode([text, "music"])
+    assert np.isfinite(embeddings).all() and not embeddings[0].any() and embeddings[1].any()
+
+
+def test_unknown_words_get_the_vector_of_unk():
+    model = static_model()
+    unk = model.encoder.embeddings.word.weight[model.tokenizer.backend.token_to_id("[UNK]")]
+    assert_same_embeddings(model.encode(["漢字 😀"])[0], unk.detach().numpy(), 1e-6)
+
+
+def test_a_static_model_is_one_layer_of_all():
+    model = static_model()
+    states = model.embed_token_ids(model.tokenize(SENTENCES), model.forward_all_layers)
+    assert states.shape == (1, 5, 8)
+    assert np.array_equal(states[0].numpy(), model.encode(SENTENCES))
+
+
+# --------------------------------------------------------------------------------------- mean_vectors_in_text
+
+
+def test_the_sum_of_counts_times_means_is_the_sum_of_all_contextual_vectors():
+    """In float64; the table itself is float32, so each word is multiplied as it was rounded."""
+    model = tiny_model(model_type="bert")
+    texts = [*SENTENCES, "a man eats", "the cat, the dog, the man", *("music " * n for n in range(1, 9))]
+    table = mean_vectors_in_text(model, texts, lambda batch: model.encoder.hidden_states(*batch.inputs))
+    ids = model.tokenize(texts)
+    counts = torch.bincount(torch.tensor([id for sentence in ids for id in sentence]), minlength=V).double()
+    with torch.inference_mode():
+        alone = [model.encoder.hidden_states(*pack([one], len(one)).inputs) for one in ids]
+    for layer in range(5):
+        total = torch.cat([states[layer][0] for states in alone]).double()
+        found = (counts[:, None] * table[layer].double()).sum(0)
+        torch.testing.assert_close(found, total.sum(0), rtol=0, atol=1e-6 * total.abs().sum(0).max().item())
+
+
+def test_the_mean_of_each_word_by_hand():
+    """Padding, in the last places of the row, is no word, and a word that does not occur is a zero."""
+    model = tiny_model()
+    [[cls, man, sep]] = model.tokenize(["man"])
+    batches = []
+
+    def number_places(batch):  # at place n: 2n, 2n + 1
+        batches.append(batch)
+        return [torch.arange(2.0 * batch.input_ids.numel()).view(*batch.input_ids.shape, 2)]
+
+    table = mean_vectors_in_text(model, ["man", "man man"], number_places)
+    [batch] = batches
+    expected = torch.zeros(1, V, 2)
+    for id in (cls, man, sep):
+        places = (batch.input_ids.flatten() == id).nonzero().flatten().tolist()
+        expected[0, id] = torch.tensor([2 * sum(places) / len(places), 2 * sum(places) / len(places) + 1])
+    torch.testing.assert_close(table, expected, rtol=0, atol=1e-6)
+
+
+def test_many_vectors_are_summed_in_float64():
+    """In float32 each of many additions rounds; in float64 the mean of equal numbers is that number."""
+    model = tiny_model()
+    table = mean_vectors_in_text(
+        model, ["man " * 60] * 1000, lambda batch: [torch.full((*batch.input_ids.shape, 1), 0.1)]
+    )
+    man = model.tokenize(["man"])[0][1]
+    assert table[0, man].item() == torch.tensor(0.1).item()
+
+
+def test_an_empty_text_is_an_error():
+    with pytest.raises(InputError, match="the text for static embeddings is empty"):
+        mean_vectors_in_text(tiny_model(), [], lambda batch: [])
+
+
+# ------------------------------------------------------------------------------------------------ save, load
+
+MODULES = {
+    "plain": lambda: [],
+    "normalised": lambda: [Normalize()],
+    "dense": lambda: [Dense(8, 4, activation="Tanh"), Normalize()],
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_only_transformers_cannot_run_a_static_model(name, tmp_path):
+    model = static_model(modules=MODULES[name]())
+    assert model.compatibility_note == ELSEWHERE
+
+
+def with_weights(model):
+    model.token_weights = TokenWeights(torch.rand(V))
+
+
+def with_another_pooling(model):
+    model.pooling = "max"
+
+
+@pytest.mark.parametrize("change", [with_weights, with_another_pooling])
+def test_a_static_model_that_is_not_a_plain_mean_is_an_error_before_anything_is_written(change, tmp_path):
+    model = static_model()
+    change(model)
+    with pytest.raises(InputError, match="saved with the plain mean only: remove token_weights") as error:
+        model.save_pretrained(tmp_path / "saved")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "saved").exists()

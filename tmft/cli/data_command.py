@@ -1,0 +1,141 @@
+"""Download the official release of a data set and convert it to the TSV files of the other commands.
+
+    python -m tmft data stsb
+    python -m tmft data sick --from SICK.zip --to data/
+    python -m tmft data sentences books.txt.xz news.txt --out lines.txt
+    python -m tmft data convert train.csv dev.csv --columns sentence1=a,sentence2=b,score=c --out mine
+
+The name convert stands for tables of your own, and sentences for splitting texts: see `python -m tmft data
+convert --help` and `python -m tmft data sentences --help`.
+
+Data sets that have a known address are also downloaded by the commands that need them.
+"""
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from tmft.cli.parser import CommandLineParser
+from tmft.data import DATA_FOLDER
+from tmft.datasets.download import download_dataset
+from tmft.datasets.own_data import COLUMN_LISTS, convert_tables, parse_columns, parse_fractions
+from tmft.datasets.releases import RELEASES
+from tmft.errors import InputError, check_range, sanitize
+from tmft.io.atomic import check_writable, write_file
+from tmft.io.text import read_lines
+from tmft.students.distillation_data import extract_sentences
+
+CONVERT_DOC = """
+Convert tables of your own (CSV, TSV, JSONL, Parquet) to the TSV files of a task, and check them.
+
+    python -m tmft data convert a.csv --columns sentence1=x,sentence2=y,score=z --split 0.8,0.1,0.1 --out mine
+    python -m tmft data convert train.jsonl test.jsonl --columns sentence1,sentence2,label --out mine
+    python -m tmft data convert excel.csv --columns text,label --encoding cp1252 --split 0.9,0.1,0 --out mine
+    python -m tmft data convert train=a.parquet test=b.parquet --columns text=review,label=stars --out mine
+
+The report says what was found: the number of examples, the range of the scores, the classes, and notes about
+empty texts, duplicates, texts of a split that are in another one, and rare classes. Without --out, that is
+all. Parquet needs the package pyarrow.
+"""
+
+SENTENCES_DOC = """
+Split texts into sentences, one per line and without duplicates, as text for train.py --teacher.
+
+    python -m tmft data sentences books.txt.xz news.txt --out lines.txt
+    python -m tmft data sentences books.txt.xz --out lines.txt --exclude data/sts*/*.tsv data/sick/*.tsv
+
+A line of a file is a sentence or a paragraph. Sentences that are shorter or longer than the limits are left
+out, and so is each sentence that is a cell of a file of --exclude: give it the test sets on which the student
+will be scored.
+"""
+
+
+def main(argv: list[str] | None = None) -> None:
+    argv = sys.argv[1:] if argv is None else argv
+    args = parse_args(argv)
+    if argv[:1] == ["convert"]:
+        convert(args)
+    elif argv[:1] == ["sentences"]:
+        split_into_sentences(args)
+    else:
+        print(download_dataset(args.name, args.source, args.to))
+
+
+def convert(args: Namespace) -> None:
+    """Convert the tables of the user, and print the report."""
+    check_range("seed", args.seed, 0, 2**63 - 1)
+    columns = parse_columns(args.columns)
+    fractions = args.split and parse_fractions(args.split)
+    for line in convert_tables(
+        args.files, columns, args.out, fractions, args.seed, args.encoding, args.decimal
+    ):
+        print(sanitize(line))
+    if args.out is None:
+        print("nothing is written: --out names the folder to write")
+
+
+def split_into_sentences(args: Namespace) -> None:
+    """Write the distinct sentences of texts to a new file."""
+    check_range("min_length", args.min_length, 1)
+    check_range("max_length", args.max_length, args.min_length)
+    check_writable(args.out)
+    if args.out.exists():
+        raise InputError(f"{args.out} exists already: name a new file")
+    excluded = {cell for path in args.exclude for line in read_lines(path) for cell in line.split("\t")}
+    lines = (line for path in args.files for line in read_lines(path))
+    sentences = list(extract_sentences(lines, args.min_length, args.max_length, excluded))
+    if not sentences:
+        raise InputError(f"{args.files[0]}: no sentence of {args.min_length} to {args.max_length} characters")
+    write_file(args.out, "".join(f"{sentence}\n" for sentence in sentences))
+    print(f"wrote {args.out}, {len(sentences):,} sentences")
+
+
+# fmt: off
+def parse_args(argv: list[str] | None = None) -> Namespace:
+    if argv and argv[0] == "convert":
+        return parse_convert_args(argv[1:])
+    if argv and argv[0] == "sentences":
+        return parse_sentences_args(argv[1:])
+    p = CommandLineParser(__doc__)
+    p.add_argument("name", metavar="NAME", choices=RELEASES, help=f"{', '.join(RELEASES)}; see "
+                   "data/README.md")
+    p.add_argument("--from", dest="source", metavar="PLACE", help="URL, file or folder of a release that "
+                   "you have; default: its known address")
+    p.add_argument("--to", type=Path, default=DATA_FOLDER, metavar="FOLDER", help="folder of task folders")
+    return p.parse_args(argv)
+
+
+def parse_convert_args(argv: list[str]) -> Namespace:
+    p = CommandLineParser(CONVERT_DOC, subcommand="convert")
+    p.add_argument("files", metavar="FILE", nargs="+", help="table, by its name .csv, .tsv, .jsonl or "
+                   ".parquet, also .csv.gz; a name with the word train, dev, validation or test is that "
+                   "split, and train=FILE says it of any file")
+    forms = "; ".join(",".join(form) for form in COLUMN_LISTS)
+    p.add_argument("--columns", metavar="NAME=COLUMN,...", required=True, help="which column of the table "
+                   f"becomes which one of the TSV file; a name alone stands for itself. One of: {forms}")
+    p.add_argument("--out", type=Path, metavar="FOLDER", help="folder to write train.tsv, dev.tsv and "
+                   "test.tsv to, which must not be there; default: only the report")
+    p.add_argument("--split", metavar="TRAIN,DEV,TEST", help="divide the examples at random into these "
+                   "parts, such as 0.8,0.1,0.1 or 0.9,0.1,0; examples with equal texts stay together; "
+                   "default: the names of the files")
+    p.add_argument("--encoding", metavar="NAME", default="utf-8", help="encoding of text files, such as "
+                   "cp1252, which Excel writes on Windows")
+    p.add_argument("--decimal", metavar="MARK", default=".", help="what stands before the decimals of a "
+                   "score: . or , (default: .)")
+    p.add_argument("--seed", type=int, default=0, help="number that determines how --split divides")
+    return p.parse_args(argv)
+
+
+def parse_sentences_args(argv: list[str]) -> Namespace:
+    p = CommandLineParser(SENTENCES_DOC, subcommand="sentences")
+    p.add_argument("files", metavar="FILE", nargs="+", type=Path, help="text with a sentence or a paragraph "
+                   "per line, also .gz or .xz")
+    p.add_argument("--out", metavar="FILE", type=Path, required=True, help="new file to write")
+    p.add_argument("--exclude", metavar="FILE", nargs="+", type=Path, default=[], help="TSV or text files "
+                   "whose cells or lines are left out; default: none")
+    p.add_argument("--min-length", metavar="CHARACTERS", type=int, default=20, help="leave out shorter "
+                   "sentences; default: 20")
+    p.add_argument("--max-length", metavar="CHARACTERS", type=int, default=250, help="leave out longer "
+                   "sentences; default: 250")
+    return p.parse_args(argv)
+# fmt: on

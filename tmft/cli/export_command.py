@@ -1,0 +1,152 @@
+"""Write a model for other software, or upload it to the hub, and compare it with the original.
+
+    python -m tmft export runs/<name> served
+    python -m tmft export runs/<name> served --format onnx --dtype float16
+    python -m tmft export runs/<name> served --format openvino --dtype int8 --calibration-lines sentences.txt
+    python -m tmft export runs/<name> small --prune-vocabulary sentences.txt
+    python -m tmft export runs/<name> without-torch --format compact --dtype int4
+    python -m tmft export runs/<name> --push-to-hub OWNER/NAME --public
+
+The exported folder is opened again, and its size, the largest difference of an embedding, the lowest cosine
+and the score before and after are printed, on a sample or on --task. Formats: sentence-transformers (which
+transformers opens, too); bert, an ELECTRA stored as a BERT for servers that do not support ELECTRA; onnx, for
+ONNX Runtime; openvino, for OpenVINO (both also with 8 bits: --dtype int8); compact, for numpy and tokenizers
+without torch (--dtype int4 or int8).
+"""
+
+import tempfile
+from argparse import Namespace
+from functools import cache, partial
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from tmft.checkpoints.model_card import ModelCardData
+from tmft.checkpoints.save import weight_bytes
+from tmft.cli.options import (
+    add_embedding_options,
+    add_model_options,
+    add_task_options,
+    load_model,
+    only_similarity_task,
+    tasks_from_args,
+)
+from tmft.cli.parser import CommandLineParser
+from tmft.datasets.task_lookup import read_split
+from tmft.device import choose_device
+from tmft.errors import InputError
+from tmft.evaluation.evaluators import EVALUATORS
+from tmft.export.export import DTYPES, FORMATS, QUANTIZED_DTYPES, export, folder_size
+from tmft.export.push_to_hub import push_to_hub, resolve_repo_id
+from tmft.io.atomic import check_output_folder
+from tmft.io.formatting import percent
+from tmft.io.text import read_lines
+from tmft.runs.run_result import FineTunedRun, card_data_from_result
+from tmft.runs.sweeps import layer_curve
+from tmft.students.embedding_factorization import factorize_embeddings
+from tmft.students.vocabulary_pruning import prune_vocabulary
+
+CALIBRATION_LINES = 300  # as many as nncf takes by default
+COMPACT_CALIBRATION_LINES = 1000  # twice as many come no closer to the original
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = parse_args(argv)
+    check_output_folder(args.folder, is_new=True)
+    calibration_lines = []
+    if args.calibration_lines:
+        count = COMPACT_CALIBRATION_LINES if args.format == "compact" else CALIBRATION_LINES
+        calibration_lines = read_calibration_lines(args.calibration_lines, count)
+    result = FineTunedRun(args.model).result
+    name, task = only_similarity_task(tasks_from_args(args, ["sample"]))
+    read = cache(partial(read_split, task))
+    sentences = read(args.split).sentences
+    repo_id = args.push_to_hub and resolve_repo_id(args.push_to_hub)
+    dtype = "auto" if args.dtype == "auto" else "float32"
+    original = exported = load_model(args, choose_device(args.device), dtype).to("cpu")
+    if args.dtype == "auto":
+        args.dtype = str(original.dtype).removeprefix("torch.")
+    if args.prune_vocabulary:
+        lines = filter(str.strip, read_lines(args.prune_vocabulary))
+        exported = prune_vocabulary(original, lines, args.vocab_size)
+        counts = len(original.tokenizer.vocabulary), len(exported.tokenizer.vocabulary)
+        print("vocabulary of {} tokens pruned to {}".format(*counts))
+    if args.embedding_size is not None:
+        lines = filter(str.strip, read_lines(args.prune_vocabulary))
+        exported = factorize_embeddings(exported, lines, args.embedding_size)
+    card_data = (
+        card_data_from_result(result, layer_curve(Path(args.model), result)) if result else ModelCardData()
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = args.folder or Path(scratch) / "model"
+        before = torch.from_numpy(original.encode(sentences))
+        settings = args.format, args.dtype, card_data, repo_id
+        embeddings = export(exported, folder, *settings, sentences, calibration_lines)
+        after = torch.from_numpy(embeddings)
+        evaluate = partial(EVALUATORS[task.task_type], task=task, read_split=read, split=args.split)
+        scores = [evaluate(lambda texts, u=u: u)[task.metric] for u in (before, after)]
+        megabytes = folder_size(folder) / 1e6, weight_bytes(original) / 1e6
+        sizes = "{:.1f} MB, weights before {:.1f} MB".format(*megabytes)
+        calibrated = f", calibrated with {len(calibration_lines)} sentences" if calibration_lines else ""
+        print(f"{args.model} as {args.format}, {args.dtype}{calibrated}: {sizes}")
+        difference, cosines = (before - after).abs().max(), torch.cosine_similarity(before, after)
+        comparison = f"largest difference of {len(sentences)} embeddings: {difference:.1e}"
+        print(f"{comparison}, cosine: {cosines.mean():.4f} on average, {cosines.min():.4f} at least")
+        print(f"{name} {args.split} {task.metric}: {percent(scores[1])}, before {percent(scores[0])}")
+        if args.folder:
+            print(f"wrote {folder}")
+        if repo_id:
+            print(f"uploaded to {push_to_hub(folder, repo_id, args.public)}")
+
+
+def read_calibration_lines(path: Path, count: int) -> list[str]:
+    """Return the first lines, `count` of them, of a text file that are not empty."""
+    lines = list(islice(filter(str.strip, read_lines(path)), count))
+    if not lines:
+        problem, parameter = f"calibration_lines {path}: the file has no text", "calibration_lines"
+        raise InputError(f"{problem}: name one with a few hundred sentences, one per line", parameter)
+    return lines
+
+
+# fmt: off
+def parse_args(argv: list[str] | None = None) -> Namespace:
+    p = CommandLineParser(__doc__)
+    add_model_options(p, dtype=False)
+    p.add_argument("folder", metavar="FOLDER", nargs="?", type=Path, help="new folder to write")
+    group = p.add_argument_group("export")
+    group.add_argument("--format", choices=FORMATS, default="sentence-transformers", help="file format")
+    dtypes = ["auto", *DTYPES, *QUANTIZED_DTYPES]
+    group.add_argument("--dtype", choices=dtypes, default="float32", help="type of the weights in the files; "
+                       "auto: the type in which they are stored in MODEL, then also in memory; int8 (formats "
+                       "onnx and openvino): weights and inputs of linear maps in 8 bits, for CPUs with VNNI "
+                       "instructions and for ARM; uint8 (format onnx): the same for other CPUs; int4, int8 "
+                       "(format compact): the weights alone")
+    group.add_argument("--calibration-lines", type=Path, metavar="FILE", help="text with a sentence per "
+                       f"line: the first {CALIBRATION_LINES} determine the scales of inputs in 8 bits; "
+                       "default: format onnx determines them in each batch; format openvino needs FILE. "
+                       "Format compact: weights are rounded so that the outputs of linear maps change little "
+                       f"for the first {COMPACT_CALIBRATION_LINES}; default: so that weights change little")
+    group.add_argument("--prune-vocabulary", type=Path, metavar="FILE", help="keep only the tokens that "
+                       "occur in FILE, a text with a sentence per line; default: the whole vocabulary")
+    group.add_argument("--vocab-size", type=int, metavar="N", help="with --prune-vocabulary: keep only N "
+                       "tokens, the most frequent ones; default: all that occur")
+    group.add_argument("--embedding-size", type=int, metavar="E", help="with --prune-vocabulary: store word "
+                       "embeddings of E dimensions, and a linear map after them, to be trained further; "
+                       "default: those of the model")
+    group.add_argument("--push-to-hub", metavar="OWNER/NAME", help="upload the export as a new repository, "
+                       "private without --public")
+    group.add_argument("--public", action="store_true", help="make the uploaded repository public")
+    add_embedding_options(p, precision=False)
+    add_task_options(p, "a sample that comes with tmft", several=False)
+    args = p.parse_args(argv)
+    if not (args.folder or args.push_to_hub):
+        raise InputError("nothing to write: name a FOLDER, or a repository with --push-to-hub")
+    if args.public and not args.push_to_hub:
+        raise InputError("--public has no effect without --push-to-hub: remove --public")
+    for option, value in {"--vocab-size": args.vocab_size, "--embedding-size": args.embedding_size}.items():
+        if value is not None and not args.prune_vocabulary:
+            remedy = "name a text, whose frequent tokens count most"
+            raise InputError(f"{option} needs --prune-vocabulary: {remedy}")
+    return args
+# fmt: on

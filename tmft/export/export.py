@@ -1,0 +1,217 @@
+"""Export a model for other software, in one of the formats of FORMATS.
+
+In every format but compact sentence-transformers can load the result. The folder is written under a
+temporary name and renamed when it is complete.
+"""
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from tmft.checkpoints.model_card import PLACEHOLDER_PATH, ModelCardData
+from tmft.checkpoints.weights import DTYPES
+from tmft.embedding.modules import Dense
+from tmft.errors import InputError, check_choice
+from tmft.export.compact_export import ENCODER_FILE, quantize_compact, require_compact_support, write_compact
+from tmft.export.graph_encoder import find_graph
+from tmft.export.numpy_encoder import Encoder as NumpyEncoder
+from tmft.export.onnx import (
+    PACKAGES,
+    OnnxEncoder,
+    quantize_onnx,
+    require_onnx_support,
+    require_package,
+    write_onnx,
+)
+from tmft.export.openvino import OpenVINOEncoder, quantize_openvino, write_openvino
+from tmft.io.atomic import check_output_folder, replacing_files, write_file
+from tmft.models.families import FAMILIES, convert_to_bert, empty_encoder
+from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
+
+# poolings that are weighted sums over the tokens, with weights that sum to 1
+AVERAGING_POOLINGS = ("mean", "weightedmean", "cls", "lasttoken")
+QUANTIZED_DTYPES = ("int4", "int8", "uint8")  # 4 bits: -8 to 7; 8 bits: -127 to 127, or 0 to 255
+
+
+@dataclass(frozen=True)
+class ExportFormat:
+    """An export format: three functions, and the dtypes that it supports.
+
+    prepare: converts a model to one that the format can express; raises InputError if that is not possible.
+    write: writes the converted model into a folder, with weights of this dtype.
+    open: loads such a folder and returns its encode function: N sentences -> (N, D) float32.
+    dtypes: entries of DTYPES, and those of QUANTIZED_DTYPES that `quantize` makes.
+    packages: packages that have to be installed.
+    quantize: converts the float32 weights in a folder to 4 or 8 bits: (folder, entry of QUANTIZED_DTYPES,
+        sentences to calibrate with); None if the format has no such weights.
+    needs_calibration: whether quantize needs such sentences.
+    graph_pattern: of the path of the graph, or of encode.py, in the folder; '' if it has neither.
+    """
+
+    prepare: Callable[[SentenceEncoder], SentenceEncoder]
+    write: Callable[[SentenceEncoder, Path, torch.dtype], None]
+    open: Callable[[Path], Callable[[Sequence[str]], np.ndarray]]
+    dtypes: tuple[str, ...] = tuple(DTYPES)
+    packages: tuple[str, ...] = ()
+    quantize: Callable[[Path, str, Sequence[str]], None] | None = None
+    needs_calibration: bool = False
+    graph_pattern: str = ""
+
+
+def to_bert(model: SentenceEncoder) -> SentenceEncoder:
+    """Return a BERT with the weights and embeddings of an ELECTRA, a RoBERTa or a DistilBERT.
+
+    It is meant for servers that support BERT only.
+    If the embedding size of an ELECTRA differs from its hidden size, it has a linear map W x + b after the
+    embeddings, which BERT lacks. In a model of 0 layers this map can follow the pooling instead, because the
+    mean of W x + b is W mean(x) + b. With layers, or with a pooling that is no mean, InputError is raised; so
+    it is for other architectures that cannot be stored as BERT.
+    """
+    encoder, model_type = model.encoder, model.encoder.config.model_type
+    if reason := FAMILIES[model_type].bert_incompatible:
+        problem = f"format bert: {model_type} cannot be stored as BERT ({reason})"
+        raise InputError(f"{problem}: choose sentence-transformers or onnx", "format")
+    config, weights = convert_to_bert(encoder)
+    projection: list[nn.Module] = []
+    widths = config.embedding_size, config.hidden_size
+    if widths[0] != widths[1]:
+        if encoder.layers or model.layers is not None or model.pooling not in AVERAGING_POOLINGS:
+            problem = (
+                f"format bert: BERT has no linear map from {widths[0]} to {widths[1]} after the embeddings"
+            )
+            poolings = ", ".join(AVERAGING_POOLINGS)
+            remedy = f"choose sentence-transformers or onnx, or `layer` 0 with one of the poolings {poolings}"
+            raise InputError(f"{problem}: {remedy}", "format", "layer")
+        dense = Dense(*widths)
+        dense.load_state_dict(encoder.embeddings.get_submodule("project").state_dict())
+        projection = [dense]
+        weights = {name: weight for name, weight in weights.items() if ".project." not in name}
+        config = replace(config, hidden_size=widths[0], num_attention_heads=1)
+    bert = empty_encoder(config, len(encoder.layers))
+    bert.load_state_dict(weights, assign=True)
+    converted = deepcopy(model, {id(encoder): bert})  # a copy that has the BERT as its encoder
+    converted.head_modules = nn.Sequential(*projection, *converted.head_modules)
+    return converted.eval()
+
+
+def prepare_compact(model: SentenceEncoder) -> SentenceEncoder:
+    """Return a model that encode.py of the compact format computes: the same one, or a BERT."""
+    family = FAMILIES[model.encoder.config.model_type]
+    return require_compact_support(model if family.has_numpy_encoder else to_bert(model))
+
+
+def load_tmft(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
+    """Load a folder as a SentenceEncoder and return its encode function."""
+    model = SentenceEncoder.from_pretrained(folder)
+    return lambda sentences: np.asarray(model.encode(sentences))
+
+
+FORMATS = {
+    "sentence-transformers": ExportFormat(lambda model: model, SentenceEncoder.save_pretrained, load_tmft),
+    "bert": ExportFormat(to_bert, SentenceEncoder.save_pretrained, load_tmft),
+    "onnx": ExportFormat(
+        require_onnx_support,
+        write_onnx,
+        lambda folder: OnnxEncoder(folder).encode,
+        ("float32", "float16", "int8", "uint8"),
+        PACKAGES["onnx"],
+        quantize_onnx,
+        graph_pattern="onnx/*.onnx",
+    ),
+    "openvino": ExportFormat(
+        require_onnx_support,
+        write_openvino,
+        lambda folder: OpenVINOEncoder(folder).encode,
+        ("float32", "float16", "int8"),
+        PACKAGES["openvino"],
+        quantize_openvino,
+        needs_calibration=True,
+        graph_pattern="openvino/*.xml",
+    ),
+    "compact": ExportFormat(
+        prepare_compact,
+        write_compact,
+        lambda folder: NumpyEncoder(folder).encode,
+        ("int4", "int8"),
+        quantize=quantize_compact,
+        graph_pattern=ENCODER_FILE,
+    ),
+}
+
+
+def export(
+    model: SentenceEncoder,
+    folder: Path,
+    format: str = "sentence-transformers",
+    dtype: str = "float32",
+    card_data: ModelCardData | None = None,
+    repo_id: str | None = None,
+    sentences: Sequence[str] = (),
+    calibration_lines: Sequence[str] = (),
+) -> np.ndarray | None:
+    """Write a model, with a model card, into a new folder.
+
+    format: name of an entry of FORMATS. dtype: the type of the weights, an entry of DTYPES or of
+    QUANTIZED_DTYPES that the format has.
+    card_data: training details and scores for the model card.
+    repo_id: name of the repository on the hub, such as "user/model", that the usage example of the model card
+    loads; None: the example loads the path "path/to/this/folder", for the reader to replace.
+    sentences: N sentences to embed with the exported model.
+    calibration_lines: sentences that determine the scales of inputs in 8 bits; the format openvino needs them
+    for int8, and the format onnx quantizes dynamically without them. The format compact rounds weights more
+    precisely with them.
+    Returns their embeddings, (N, D) float32; None without sentences. Raises InputError if the folder exists,
+    if the format or the dtype does not fit the model, if a package is missing, or if an embedding is not
+    finite. Then the folder is not written.
+    """
+    check_choice("format", format, FORMATS)
+    export_format = FORMATS[format]
+    if dtype not in export_format.dtypes:
+        raise InputError(
+            f"dtype {dtype}: `format` {format} supports {', '.join(export_format.dtypes)}", "dtype", "format"
+        )
+    quantized = dtype in QUANTIZED_DTYPES
+    if calibration_lines and not quantized:
+        problem = f"calibration_lines have no effect with `dtype` {dtype}"
+        raise InputError(f"{problem}: choose int8, or remove them", "calibration_lines", "dtype")
+    if quantized and export_format.needs_calibration and not calibration_lines:
+        problem = f"dtype {dtype} of `format` {format} needs sentences to calibrate with"
+        remedy = "name a text file of a few hundred lines with calibration_lines"
+        raise InputError(f"{problem}: {remedy}", "dtype", "format", "calibration_lines")
+    for package in export_format.packages:
+        require_package(package, format)
+    check_output_folder(folder, is_new=True)
+    converted, embeddings = export_format.prepare(model), None
+    if not quantized:
+        check_representable(converted, dtype)
+    with replacing_files(folder) as new:
+        export_format.write(converted, new, torch.float32 if quantized else DTYPES[dtype])
+        if quantized and export_format.quantize:
+            export_format.quantize(new, dtype, calibration_lines)
+        graph_file = ""
+        if export_format.graph_pattern:
+            graph_file = find_graph(new, export_format.graph_pattern).relative_to(new).as_posix()
+        card = converted.model_card(card_data, repo_id or PLACEHOLDER_PATH, graph_file)
+        write_file(new / "README.md", card)
+        if sentences:
+            embeddings = export_format.open(new)(sentences)
+            check_finite_embeddings(embeddings, sentences, f"format {format}, dtype {dtype}")
+    return embeddings
+
+
+def check_representable(model: SentenceEncoder, dtype: str) -> None:
+    """Raise InputError if a weight is so large that it becomes infinite in a dtype, a name in DTYPES."""
+    for name, weight in model.state_dict().items():
+        if weight.is_floating_point() and not weight.to(DTYPES[dtype]).isfinite().all():
+            problem = f"dtype {dtype}: weight {name} has values that are not finite in this type"
+            raise InputError(f"{problem}: choose another one, or check the weights of the model", "dtype")
+
+
+def folder_size(folder: Path) -> int:
+    """Return the total size in bytes of all files below a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

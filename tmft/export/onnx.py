@@ -1,0 +1,194 @@
+"""Export a model as one ONNX graph, convert it to 8 bits, and run it with ONNX Runtime.
+
+The graph takes input_ids and attention_mask, (B, T) int64 with any B and T. It returns last_hidden_state,
+(B, T, D), and sentence_embedding, (B, D), which is the result of pooling and all modules that follow it.
+sentence-transformers uses only last_hidden_state and pools it itself. The packages onnx, onnxscript and
+onnxruntime are imported only when they are needed.
+
+In 8 bits, the matrices of linear maps and the word embeddings are integers, each output of a map with a scale
+of its own. What a map multiplies becomes integers, too. Dynamic quantization determines their scale anew in
+each batch; static quantization measures it once, with sentences to calibrate, and stores it. All other
+operations stay in float32.
+Source: Jacob et al. 2017, arXiv:1712.05877.
+
+Letters in this file: N sentences, B sentences in a batch, T tokens, D dimensions of an embedding.
+"""
+
+import importlib
+import logging
+import warnings
+from collections.abc import Sequence
+from contextlib import contextmanager, redirect_stderr
+from copy import deepcopy
+from io import StringIO
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tmft.checkpoints.save import weight_bytes
+from tmft.errors import InputError
+from tmft.export.graph_encoder import INPUTS, OUTPUTS, Batch, GraphEncoder, GraphTokenizer, find_graph
+from tmft.packing import PackedBatch
+from tmft.sentence_encoder import SentenceEncoder
+
+ONNX_FILE = "onnx/model.onnx"
+# The packages that an export format needs, in addition to those of tmft.
+PACKAGES = {
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "openvino": ("onnx", "onnxscript", "openvino", "nncf"),
+}
+# Weights of more bytes are stored in a file next to the graph, since an ONNX file may have at most 2 GiB.
+MAX_FILE_SIZE = 2**31 - 2**24
+# Names of the files, as sentence-transformers gives them. Weights from -127 to 127 are fast on CPUs with VNNI
+# instructions and on ARM; on older CPUs sums of their products overflow, and those from 0 to 255 do not.
+DYNAMIC_FILES = {"int8": "onnx/model_qint8_avx512_vnni.onnx", "uint8": "onnx/model_quint8_avx2.onnx"}
+STATIC_FILES = {"int8": "onnx/model_qint8_static.onnx", "uint8": "onnx/model_quint8_static.onnx"}
+OPERATORS = ["MatMul", "Gemm", "Gather"]  # linear maps, and the look-up of word embeddings
+
+
+class OnnxModel(nn.Module):
+    """A SentenceEncoder that takes padded batches, with one sentence per row, instead of packed ones."""
+
+    def __init__(self, model: SentenceEncoder):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the last hidden state, (B, T, D), and the sentence embeddings, (B, D), both float32.
+
+        input_ids: (B, T); attention_mask: (B, T), 1 at tokens and 0 at padding; both int64.
+        """
+        B, T = input_ids.shape
+        sentence_ids = attention_mask * torch.arange(1, B + 1, device=input_ids.device)[:, None]
+        position_ids = torch.arange(T, device=input_ids.device).expand(B, T)
+        batch = PackedBatch(input_ids, sentence_ids, position_ids, B)
+        hidden = self.model.hidden_states_of(batch)
+        return hidden.float(), self.model.pool(hidden, batch)
+
+
+def require_onnx_support(model: SentenceEncoder) -> SentenceEncoder:
+    """Return the model unchanged. Raises InputError if a graph cannot express it."""
+    if not model.tokenizer.add_special_tokens:
+        problem = "a static model only looks up word vectors, which needs no graph"
+        raise InputError(f"{problem}: choose `format` sentence-transformers", "format")
+    if model.token_weights is not None and (
+        model.token_weights.prefix_length or model.token_weights.suffix_length
+    ):
+        problem = "token_weights no-prompt count from the end of each sentence, which the graph cannot do"
+        raise InputError(f"{problem}: choose other token weights, or another format", "token_weights")
+    return model
+
+
+def require_package(package_name: str, format: str) -> ModuleType:
+    """Import and return a package that an export format needs.
+
+    Raises an InputError that says how to install the packages of the format if it is missing.
+    """
+    try:
+        return importlib.import_module(package_name)
+    except ImportError:
+        packages = " ".join(PACKAGES[format])
+        raise InputError(f"format {format} needs {package_name}: pip install {packages}", "format") from None
+
+
+@contextmanager
+def suppress_exporter_warnings():
+    """Suppress what torch.onnx writes in a with block: warnings about packages that are not installed, and
+    for some models the whole graph on stderr. An exception still leaves the block."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def write_onnx(model: SentenceEncoder, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+    """Write a model into a folder as save_pretrained does, but with onnx/model.onnx for model.safetensors."""
+    model.save_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    graph = OnnxModel(deepcopy(model).cpu().eval())
+    graph.model.encoder.to(dtype)
+    ids = torch.tensor([model.tokenize(["a"])[0]] * 2).repeat(1, 3)[:, :5]  # an example for tracing, (2, 5)
+    mask = torch.ones_like(ids)
+    mask[1, 3:] = 0
+    batch, tokens = torch.export.Dim("batch", min=1, max=2**15), torch.export.Dim("tokens", min=2)
+    shapes = {name: {0: batch, 1: tokens} for name in INPUTS}
+    (folder / ONNX_FILE).parent.mkdir()
+
+    with suppress_exporter_warnings(), torch.no_grad():
+        graph(ids, mask)  # raises InputError for what the model refuses, such as a T5 in float16
+        torch.onnx.export(
+            graph,
+            (ids, mask),
+            str(folder / ONNX_FILE),
+            input_names=INPUTS,
+            output_names=OUTPUTS,
+            dynamic_shapes=shapes,
+            dynamo=True,
+            verbose=False,
+            external_data=weight_bytes(graph) > MAX_FILE_SIZE,
+        )
+
+
+def quantize_onnx(folder: Path, dtype: str, calibration_lines: Sequence[str] = ()) -> None:
+    """Replace the float32 graph in a folder by one in 8 bits."""
+    quantization = require_package("onnxruntime.quantization", "onnx")
+    before, after = folder / ONNX_FILE, folder / (STATIC_FILES if calibration_lines else DYNAMIC_FILES)[dtype]
+    weight_type = quantization.QuantType.QInt8 if dtype == "int8" else quantization.QuantType.QUInt8
+    parts = sorted(before.parent.iterdir())  # the graph, and its weights if they are in a file of their own
+    options = {"per_channel": True, "weight_type": weight_type, "op_types_to_quantize": OPERATORS}
+    options["use_external_data_format"] = sum(path.stat().st_size for path in parts) > MAX_FILE_SIZE
+    with suppress_exporter_warnings():
+        if calibration_lines:
+            # Products inside attention, of two inputs that vary, stay in float32, and so do all results.
+            extra = {"MatMulConstBOnly": True, "OpTypesToExcludeOutputQuantization": OPERATORS}
+            reader = BatchReader(calibration_batches(folder, calibration_lines))
+            types = {"activation_type": weight_type, "extra_options": extra}
+            quantization.quantize_static(before, after, reader, **types, **options)
+        else:
+            quantization.quantize_dynamic(before, after, **options)
+    for path in parts:
+        path.unlink()
+
+
+def calibration_batches(folder: Path, lines: Sequence[str]) -> list[Batch]:
+    """Return the inputs of a graph for lines, sentences to calibrate, one at a time."""
+    tokenizer = GraphTokenizer(folder)
+    return [tokenizer.padded_batch([ids]) for ids in tokenizer.token_ids(lines)]
+
+
+class BatchReader:
+    """Batches in the form that ONNX Runtime reads for calibration (CalibrationDataReader)."""
+
+    def __init__(self, batches: list[Batch]):
+        self.batches = iter(batches)
+
+    def get_next(self) -> Batch | None:
+        """Return the next batch; None after the last one."""
+        return next(self.batches, None)
+
+
+class OnnxEncoder(GraphEncoder):
+    """A model that runs in ONNX Runtime on the CPU. folder: a folder with one graph in its folder onnx.
+
+    num_threads: number of threads of a product; None lets ONNX Runtime choose.
+    """
+
+    def __init__(self, folder: Path, num_threads: int | None = None):
+        super().__init__(folder)
+        runtime = require_package("onnxruntime", "onnx")
+        options = runtime.SessionOptions()
+        options.log_severity_level = 3  # errors only
+        options.intra_op_num_threads = num_threads or 0
+        path = find_graph(folder, "onnx/*.onnx")
+        self.session = runtime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
+
+    def run(self, batch: Batch) -> np.ndarray:
+        """Return the embeddings of a batch, (B, D) float32."""
+        return self.session.run(OUTPUTS[1:], batch)[0]

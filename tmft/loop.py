@@ -1,0 +1,165 @@
+"""Truncated model fine-tuning (Rep, Dukić and Šnajder 2024): its hyperparameters and its training loop.
+
+One step of `fit`, and what to read of each file:
+
+    token ids of P pairs            Batch, made by TrainingTask.batch   training_task.py
+    -> rows without padding         pack                                packing.py
+    -> the last kept hidden state   SentenceEncoder.forward, pool       sentence_encoder.py
+                                    BertEncoder, its first L layers     bert.py
+    -> u and v, (P, D) each         mean_pooling                        pooling.py
+    -> the loss, a scalar           CosineMSE, the loss of the paper    cosine.py
+    -> gradients, clip, step        TrainedWeights, MixedPrecision      optimizers.py
+
+After each epoch TrainingTask.evaluate embeds dev in the same way (SentenceEncoder.embed_token_ids, in batches
+of similar lengths), takes the cosines of the pairs, and scores them by `spearman` (metrics.py). The examples
+are read from TSV files by `read_examples` (data.py) before all this.
+
+docs/lecture/one_file.py has all of it in a single file. What is not the method plugs in from outside, through
+`embed` and callbacks (runs/fine_tune.py).
+
+Shapes: P examples (pairs) in a batch, D dimensions of an embedding.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tmft.callbacks import (
+    BestWeights,
+    Callback,
+    CallbackList,
+    EpochResult,
+    LoopState,
+    ProgressBar,
+    StopIfDiverged,
+)
+from tmft.errors import MAX_COUNT, check_choice, check_range
+from tmft.optimizers import (
+    OPTIMIZERS,
+    MixedPrecision,
+    TrainedWeights,
+    linear_schedule_with_warmup,
+    parameter_groups,
+)
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.training.multitask import MultiTask
+from tmft.training_task import Embedder, EpochSteps, PackedEmbedder, TrainingTask
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The hyperparameters of the paper; only the precision differs, which was float32 there.
+
+    epochs: number of passes over the training examples. max_grad_norm: the gradients of a step are clipped to
+    this L2 norm. optimizer: an entry of OPTIMIZERS.
+    Raises InputError if a value is out of range.
+    Source: Rep et al. 2024, appendix, and their released training script.
+    """
+
+    epochs: int = 10
+    batch_size: int = 32  # examples in a step
+    lr: float = 2e-5  # peak learning rate, after the warm-up
+    weight_decay: float = 0.01  # of weight matrices; biases and LayerNorm are not decayed
+    warmup_ratio: float = 0.1  # share of all steps in which the learning rate rises
+    max_grad_norm: float = 1.0
+    precision: str = "auto"  # fp32, bf16, fp16, or auto: bf16 if the device supports it, else fp32
+    optimizer: str = "adamw"
+
+    def __post_init__(self) -> None:
+        check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        for name in ("epochs", "batch_size"):
+            check_range(name, getattr(self, name), 1, MAX_COUNT)
+        for name in ("lr", "weight_decay", "max_grad_norm"):
+            check_range(name, getattr(self, name), 0)
+        check_range("warmup_ratio", self.warmup_ratio, 0, 1)
+
+
+def fit(
+    model: SentenceEncoder,
+    task: TrainingTask | MultiTask,
+    recipe: Recipe,
+    seed: int = 0,
+    embed: Embedder | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Iterator[EpochResult]:
+    """Fine-tune all weights that require a gradient, and yield the EpochResult of each epoch.
+
+    This is a generator: nothing happens until it is iterated. When it yields the result of an epoch, the
+    model has the weights of that epoch, so that the caller can save them. At the end the model has the
+    weights of the epoch that was best on dev, also if the caller stops early or an error ends the training. A
+    run that is resumed (by the callback Checkpointing) first yields the results of its finished epochs again,
+    while the model has the best weights so far.
+
+    task: the examples and their loss; a MultiTask for several tasks.
+    seed: determines the order of the examples. Dropout draws from torch's global generator.
+    embed: turns a batch into embeddings; None packs the sentences into rows without padding, encodes and
+        pools them (PackedEmbedder).
+    callbacks: objects with methods that are called at certain times, for instance to save checkpoints.
+        (FreezeLayers freezes already when it is made, before `fit`.) tmft/runs/fine_tune.py makes those of a
+        run.
+    Raises DivergedError if the loss is not finite; in the first epoch the model then has the weights that it
+    began with. Raises InputError if the weights of the model have 16 bits.
+    """
+    embed = embed or PackedEmbedder(model)
+
+    # Data: every sentence is tokenized once; the order of the batches is drawn anew in each epoch.
+    task.tokenize(model)
+    # Iterating over `steps` gives one epoch; a step is a list of batches, one for each task that it trains.
+    steps = EpochSteps(task, recipe.batch_size, seed)
+
+    # Weights: those of the encoder and, if the loss has one, of its head.
+    weights = TrainedWeights(model, task.objectives, task.train_token_ids, recipe.optimizer)
+    groups = parameter_groups(weights.parameters, recipe.weight_decay)
+    optimizer = OPTIMIZERS[recipe.optimizer](groups, lr=recipe.lr)
+    scheduler = linear_schedule_with_warmup(optimizer, recipe.warmup_ratio, recipe.epochs * len(steps))
+
+    # In float32 `with amp` changes nothing, and the methods of amp are those of torch that they are named
+    # after: loss.backward(), clip_grad_norm_() and optimizer.step().
+    amp = MixedPrecision(model.device, recipe.precision)
+
+    best_weights = BestWeights(weights.module)
+    state = LoopState(
+        weights=weights,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        scaler=amp.scaler,
+        steps=steps,
+        embed=embed,
+        best_weights=best_weights,
+    )
+    events = CallbackList([*callbacks, ProgressBar(), StopIfDiverged()], state)
+    try:
+        events.on_train_begin()  # a resumed run loads its finished epochs and its best weights here
+        yield from state.finished_epochs
+        while len(state.finished_epochs) < recipe.epochs:
+            state.begin_epoch()
+            weights.module.train()  # dropout is on
+            with weights:  # inside, only the word embeddings that occur in the text are trained
+                events.on_epoch_begin()  # a resumed run loads weights, optimizer and random states here
+                for step in steps:  # a resumed epoch continues with its next step
+                    optimizer.zero_grad()
+                    for batch in step:  # the gradients of several batches add up
+                        with amp:
+                            # one tensor (P, D) for each text of an example: u and v for pairs
+                            embeddings = embed(batch).chunk(batch.texts_per_example)
+                            loss = batch.loss_fn(*embeddings, batch.target)
+                        state.add_loss(loss, num_examples=len(batch))
+                        amp.backward(loss)
+                        events.on_substep_end(batch)  # gradient surgery: set this task's gradient aside
+                    events.on_pre_optimizer_step()  # gradient surgery: put the combined gradient in place
+                    amp.clip_grad_norm_(optimizer, weights.parameters, recipe.max_grad_norm)
+                    if amp.step(optimizer):  # False if an fp16 gradient overflowed and the step was skipped
+                        scheduler.step()
+                    events.on_step_end()  # progress bar; now and then a checkpoint
+                events.on_epoch_end()
+            state.stop_clock()  # the speed that is reported does not count the evaluation
+
+            # Dev is scored without dropout (Embedder.embed_no_grad) and, outside `with amp`, in float32. The
+            # metric is the Spearman correlation of cosines and scores, unless the task has another one.
+            dev_metrics = task.evaluate(embed, "dev").metrics
+            is_best = best_weights.update(dev_metrics[task.selection_metric])
+            yield state.finish_epoch(dev_metrics, is_best)
+            events.on_evaluate()  # a checkpoint is written after the caller has saved the epoch
+    finally:
+        best_weights.restore()
+        model.eval()
+        events.on_train_end()

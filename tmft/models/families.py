@@ -1,0 +1,295 @@
+"""The registry FAMILIES: everything that differs between BERT, ELECTRA, DeBERTa, T5 and the other families.
+
+It has one entry per model_type of config.json; the entries stand in the files of the families, and what an
+entry says is explained in tmft/models/family.py. No module outside these files asks which family an encoder
+belongs to. The functions below the registry build configurations and encoders, and translate the names of
+weights.
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import MISSING, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import tmft.models.albert as albert
+import tmft.models.bert_families as bert_families
+import tmft.models.deberta_family as deberta_family
+import tmft.models.mpnet as mpnet
+import tmft.models.rotary_families as rotary_families
+import tmft.models.static as static
+import tmft.models.t5_decoder as t5_decoder
+from tmft.bert import BertConfig
+from tmft.encoder import ACTIVATIONS, BaseEncoder, EncoderConfig
+from tmft.errors import InputError, sanitize, short_repr
+from tmft.models.family import Family
+from tmft.speed.no_init import no_init_weights
+
+FAMILIES: dict[str, Family[Any]] = {
+    **bert_families.FAMILIES,
+    **albert.FAMILIES,
+    **mpnet.FAMILIES,
+    **deberta_family.FAMILIES,
+    **rotary_families.FAMILIES,
+    **static.FAMILIES,
+    **t5_decoder.FAMILIES,
+}
+
+# model_type -> why it is not supported, although its name is like that of a family.
+RELATED_FAMILIES = {
+    "deberta": "this is version 1, take a DeBERTa of version 2 or 3",
+    "gemma3": "this is the model of text and images, take a checkpoint of its text model, gemma3_text",
+}
+# Keys of config.json that are written only if their value is not the default.
+RARE_KEYS = ("is_causal", "is_decoder", "layer_types")
+# How the names of tensors end that are constants, not weights: old versions of transformers saved them.
+IGNORED_BUFFERS = ("position_ids", "token_type_ids", "rotary_emb.inv_freq", "masked_bias")
+# Part of a tensor's name in old checkpoints -> the part that replaces it in current ones.
+LEGACY_WEIGHT_NAMES = {
+    "LayerNorm.gamma": "LayerNorm.weight",
+    "LayerNorm.beta": "LayerNorm.bias",
+    "word_embeddings._weight": "word_embeddings.weight",  # in some conversions of DeBERTa
+}
+
+
+# ------------------------------------------------------------------------------- configurations
+
+
+def config_from_dict(content: dict[str, Any], components: Iterable[str] = ()) -> EncoderConfig:
+    """Return the configuration of an encoder of any family for the content of a config.json.
+
+    Keys that old files omit get the defaults that transformers has always given them.
+    components: what is to be loaded besides the encoder, such as ["decoder"] for a T5.
+    Raises InputError for a model_type that is not in FAMILIES, a missing size, a value of the wrong type or
+    out of range, or a component that the family does not have.
+
+    Example:
+
+    >>> config = config_from_dict(
+    ...     {"model_type": "bert", "vocab_size": 100, "hidden_size": 8, "num_hidden_layers": 3,
+    ...      "num_attention_heads": 2, "intermediate_size": 16}
+    ... )
+    >>> type(config).__name__, config.hidden_act, config.max_position_embeddings
+    ('BertConfig', 'gelu', 512)
+    >>> len(random_encoder(config, layer=2).layers)
+    2
+    """
+    model_type = content.get("model_type", "bert")  # the bert_uncased_L-* checkpoints do not say it
+    if isinstance(model_type, str) and model_type in RELATED_FAMILIES:
+        raise InputError(f"model_type {model_type!r} (config.json): {RELATED_FAMILIES[model_type]}")
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        supported = ", ".join(FAMILIES)
+        raise InputError(f"model_type {short_repr(model_type)} (config.json): supported are {supported}")
+    quantization = content.get("quantization_config")
+    if quantization is not None:
+        method = quantization
+        if isinstance(quantization, dict):
+            method = quantization.get("quant_method", quantization)
+        raise InputError(
+            f"quantization_config {short_repr(method)} (config.json): quantized weights are not supported, "
+            "take the checkpoint from which they were made"
+        )
+    family = FAMILIES[model_type]
+    if content.get("is_decoder") is True and not hasattr(family.config, "is_decoder"):
+        raise InputError(f"is_decoder is true (config.json): {model_type} is supported as an encoder only")
+    content = {
+        key: value for key, value in content.items() if value is not None or key in family.nullable_keys
+    }
+    content = {"model_type": model_type} | family.normalize(content)  # which may give it another name
+    for name, other in family.other_keys.items():
+        if other in content and content.setdefault(name, content[other]) != content[other]:
+            raise InputError(
+                f"{name} is {short_repr(content[name])} and {other} is {short_repr(content[other])} "
+                "(config.json): they are two names of one setting, remove the wrong one"
+            )
+    for name, allowed in family.supported.items():
+        if content.get(name) not in (None, *allowed):
+            words = " or ".join(json.dumps(value) for value in allowed) or "null"
+            found = sanitize(json.dumps(content[name]), 80)
+            raise InputError(f"{name} is {found} (config.json): only {words} is supported")
+    values: dict[str, Any] = {}
+    for config_field in fields(family.config):
+        name, key = config_field.name, family.keys.get(config_field.name, config_field.name)
+        if key is not None and key in content:
+            if content[key] is not None:
+                check_config_value(
+                    key, content[key], config_field.type, *value_range(name, config_field.type)
+                )
+            values[name] = content[key]
+        elif config_field.default is not MISSING:
+            values[name] = config_field.default
+        elif name != "embedding_size":
+            raise InputError(f"{key} is missing (config.json): add it, it cannot be guessed")
+    values = family.complete(content, {"embedding_size": values["hidden_size"]} | values)
+    for component in components:
+        if component not in family.components:
+            raise InputError(
+                f"pooling {component}: model_type {model_type} has no {component}, choose another", "pooling"
+            )
+    if components:
+        values["components"] = tuple(components)
+    config = family.config(**values)
+    config.check()
+    return config
+
+
+def config_to_dict(config: EncoderConfig, added: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the content of a config.json with which transformers opens a saved encoder.
+
+    added: keys that do not follow from the configuration, such as "architectures".
+    """
+    family, content = FAMILIES[config.model_type], {}
+    for config_field in fields(config):
+        key = family.keys.get(config_field.name, config_field.name)
+        value = getattr(config, config_field.name)
+        if key is not None and not (key in RARE_KEYS and value == config_field.default):
+            content[key] = value
+    return content | (added or {}) | family.extra_keys(config)
+
+
+def value_range(field_name: str, kind: object) -> tuple[int, int]:
+    """Return the smallest and the largest value that a field of a configuration may have.
+
+    kind: the type of the field. Larger values must be mistakes.
+    """
+    if kind is float:
+        return 0, 1 if field_name.endswith(("_prob", "_eps")) else 1_000_000
+    largest = 1000 if field_name.endswith("_layers") else 10_000_000
+    return int(field_name in ("vocab_size", "hidden_size")), largest
+
+
+def check_config_value(key: str, value: Any, kind: object, smallest: int, largest: int) -> None:
+    """Raise InputError if a value of config.json has the wrong type or is out of range.
+
+    key: its name in config.json. kind: the type that it should have. smallest, largest: its range, if it is a
+    number. A key that ends with _act or activation has to be the name of an activation in ACTIVATIONS.
+    """
+    if kind is int and (type(value) is not int or value < 0):
+        raise InputError(f"{key} is {short_repr(value)} (config.json): expected a whole number, 0 or more")
+    if kind is float and (type(value) not in (int, float) or not value >= 0):
+        raise InputError(f"{key} is {short_repr(value)} (config.json): expected a number, 0 or more")
+    if kind in (int, float) and not smallest <= value <= largest:
+        raise InputError(f"{key} is {short_repr(value)} (config.json): expected {smallest} to {largest}")
+    if kind is bool and type(value) is not bool:
+        raise InputError(f"{key} is {short_repr(value)} (config.json): expected true or false")
+    if key.endswith(("_act", "activation")) and not (isinstance(value, str) and value in ACTIVATIONS):
+        raise InputError(f"{key} {short_repr(value)} (config.json): supported are {', '.join(ACTIVATIONS)}")
+    if kind is str and not isinstance(value, str):
+        raise InputError(f"{key} is {short_repr(value)} (config.json): expected a text")
+
+
+# ------------------------------------------------------------------------------- names of weights
+
+
+def parameter_names(config: EncoderConfig) -> dict[str, str]:
+    """Return {name of a weight in the checkpoint: name of the parameter of the encoder}, for all layers.
+
+    Each module is listed with a weight and a bias, also if it has only one of them.
+    """
+    return {
+        f"{checkpoint_module}.{kind}".format(n=n, m=n, g=n): f"{module}.{kind}".format(n=n, m=n, g=n)
+        for checkpoint_module, module in FAMILIES[config.model_type].weight_names.items()
+        for n in range(count_copies(checkpoint_module, config))
+        for kind in ("weight", "bias")
+    }
+
+
+def count_copies(module: str, config: EncoderConfig) -> int:
+    """Return how many modules a name in the table weight_names stands for.
+
+    A name with {n} stands for one in each layer of the encoder, a name with {m} for one in each layer of the
+    decoder, a name with {g} for one in each group of layers, and all others for a single module.
+    """
+    return next((count for letter, count in config.module_counts.items() if f"{{{letter}}}" in module), 1)
+
+
+def remove_prefix(weight_name: str, prefixes: Iterable[str]) -> str:
+    """Return the name of a tensor without the first of these prefixes that it starts with."""
+    found = next((prefix for prefix in prefixes if weight_name.startswith(prefix)), "")
+    return weight_name.removeprefix(found)
+
+
+def rename_legacy_weight(weight_name: str) -> str:
+    """Return the current name of a weight, if it is one that only old checkpoints use, else the same."""
+    if weight_name == "embeddings":  # in static models saved by model2vec
+        return "embedding.weight"
+    for old, new in LEGACY_WEIGHT_NAMES.items():
+        weight_name = weight_name.replace(old, new)
+    return weight_name
+
+
+# ------------------------------------------------------------------------------- encoders
+
+
+def random_encoder(config: EncoderConfig, layer: int | None = None) -> BaseEncoder:
+    """Return an encoder with the first `layer` layers (None means all) and random weights.
+
+    The weights are drawn from torch's global generator.
+    """
+    return FAMILIES[config.model_type].encoder(config, layer)
+
+
+def empty_encoder(config: EncoderConfig, layer: int | None = None) -> BaseEncoder:
+    """Return an encoder with the first `layer` layers (None means all) on torch's meta device.
+
+    Its parameters have shapes, but no values, and take no memory. It is used to count parameters, and to load
+    a checkpoint into it.
+    """
+    with no_init_weights(), torch.device("meta"):
+        return random_encoder(config, layer)
+
+
+def convert_to_bert(encoder: BaseEncoder) -> tuple[EncoderConfig, dict[str, Tensor]]:
+    """Return the configuration and the state dict of a BERT with the weights and outputs of an encoder.
+
+    encoder: one of a family without bert_incompatible. If it counts positions with an offset, the rows before
+    the first position are left out of the table. If it has no token types, it gets a single one of zeros,
+    because transformers cannot run a BERT without token types.
+    """
+    config, weights = encoder.config, dict(encoder.state_dict())
+    names = [field.name for field in fields(BertConfig) if hasattr(config, field.name)]
+    values = {name: getattr(config, name) for name in names}
+    changes = {"max_position_embeddings": config.max_tokens, "type_vocab_size": config.type_vocab_size or 1}
+    positions = weights["embeddings.position.weight"]
+    weights["embeddings.position.weight"] = positions[config.position_offset :]
+    if config.type_vocab_size == 0:
+        weights["embeddings.token_type.weight"] = torch.zeros_like(positions[:1])
+    return BertConfig(**values | changes | {"model_type": "bert"}), weights
+
+
+def check_memory(config: EncoderConfig, layer: int | None = None) -> None:
+    """Raise InputError if random weights of the first `layer` layers would not fit into memory.
+
+    The check itself allocates nothing. Where the memory is unknown, every size passes.
+    """
+    size, memory = 4 * parameter_counts(config, layer)["stored"], total_memory()
+    if size > memory:
+        have = f"this machine has {memory / 1e9:,.0f}"
+        raise InputError(f"weights of this shape take {size / 1e9:,.0f} GB, {have}: correct config.json")
+
+
+def total_memory() -> float:
+    """Return the bytes of memory of this machine; infinity where the system does not say, as on Windows."""
+    try:
+        pages = os.sysconf("SC_PHYS_PAGES")
+        return pages * os.sysconf("SC_PAGE_SIZE") if pages > 0 else math.inf
+    except (AttributeError, ValueError, OSError):  # no os.sysconf, or it does not know the name
+        return math.inf
+
+
+def parameter_counts(config: EncoderConfig, layer: int | None = None) -> dict[str, int]:
+    """Return how many parameters the first `layer` layers (None means all) have: {"paper": n, "stored": m}.
+
+    "paper" counts as the TMFT paper does: the embeddings and the layers. "stored" counts every parameter of
+    the truncated encoder, also ELECTRA's projection and DeBERTa's embeddings of relative positions. Only the
+    configuration is needed, no weights.
+    """
+    encoder = empty_encoder(config, layer)
+    count = {name: weight.numel() for name, weight in encoder.named_parameters()}
+    paper = [n for name, n in count.items() if name.startswith(("layers.", "groups.", "embeddings."))]
+    projection = [n for name, n in count.items() if name.startswith("embeddings.project.")]
+    return {"paper": sum(paper) - sum(projection), "stored": sum(count.values())}

@@ -1,0 +1,1 @@
+"""Small models from large ones: distillation, pruned vocabularies, narrow embeddings, few bits."""

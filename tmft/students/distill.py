@@ -1,0 +1,229 @@
+"""Distill a sentence encoder into a smaller one, in Python: `distill` and `narrow_student`.
+
+    from tmft import SentenceEncoder
+    from tmft.students.distill import distill
+
+    teacher = SentenceEncoder.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
+    student = distill(teacher, lines, layers=3)   # lines: a list of sentences, the more the better
+    student = distill(teacher, layers=3)          # random words of the teacher's vocabulary
+    student.save_pretrained("student")
+
+The student has some of the teacher's layers or, with a `hidden_size`, layers of its own that are narrower.
+The commands are `python train.py --teacher`, which also resumes an interrupted run, and `python -m tmft
+student` for narrow ones; docs/students.md has what each kind of student reaches.
+
+Letters in this file: V tokens of the student's vocabulary, D dimensions of the teacher's embeddings, H the
+student's hidden size.
+"""
+
+import re
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tmft.checkpoints.compact import NUMBER_RANGES
+from tmft.data import Examples
+from tmft.datasets.task_lookup import get_task, read_all_splits
+from tmft.embedding.modules import Dense, Normalize
+from tmft.errors import SEED_RANGE, InputError, check_choice, check_range
+from tmft.loop import Recipe, fit
+from tmft.models.families import config_from_dict, random_encoder
+from tmft.sentence_encoder import SentenceEncoder, check_sentences
+from tmft.students.distillation_data import MAX_DEV_LINES, deduplicate
+from tmft.students.distillation_loss import EmbeddingDistillation
+from tmft.students.quantized_weights import QuantizedWeights
+from tmft.students.vocabulary_pruning import (
+    prune_tokenizer,
+    prune_vocabulary,
+    token_counts,
+    tokens_to_keep,
+)
+from tmft.tasks import TASKS
+from tmft.training_free.postprocessing import principal_components
+from tmft.training_task import TrainingTask
+
+HEAD_SIZE = 32  # dimensions of an attention head of a narrow student, as in all-MiniLM-L6-v2
+DEFAULT_RECIPE = Recipe(**TASKS["distillation"].recipe)
+# The components of the teacher's token embeddings are scaled to this standard deviation. Layer normalization
+# follows, so that it matters only relative to the position embeddings (0.02).
+TOKEN_STD = 0.1
+MIN_LINES = 4  # two to train on and two to choose the epoch by
+NUM_RANDOM_LINES = 20_000  # lines of random words, if there is no text
+RANDOM_LINE_WORDS = 3, 13  # lowest number of words in one of them, and the first number above the highest
+
+
+def distill(
+    teacher: SentenceEncoder,
+    lines: Sequence[str] | None = None,
+    layers: int = 3,
+    hidden_size: int | None = None,
+    vocab_size: int | None = None,
+    recipe: Recipe = DEFAULT_RECIPE,
+    seed: int = 0,
+    quantization: str | None = None,
+) -> SentenceEncoder:
+    """Return a smaller encoder that has learned to give texts the embeddings that a teacher gives them.
+
+    Its load_report says how near it has come, on lines that were held out. Progress is shown on stderr.
+    teacher: any SentenceEncoder; it is not changed. It embeds the lines in the dtype of its weights.
+    lines: sentences, at least MIN_LINES different ones; one in a hundred, at most MAX_DEV_LINES, is not
+        trained on and decides, by its cosine to the teacher, which epoch is kept. None: the sentences of the
+        task sample and random words of the teacher's vocabulary (`draw_random_lines`), for a first student;
+        real text brings it nearer to its teacher.
+    layers: number of layers of the student. Without a hidden_size they are layers of the teacher, evenly
+        spaced, the last one among them (of 6 layers, 3 are number 0, 2 and 5).
+    hidden_size: if it is given, the student is a `narrow_student` of this width.
+    vocab_size: keep only so many tokens, those that are most frequent in the lines; None keeps all.
+    recipe: epochs, batch size, learning rate and so on. A narrow student needs a higher learning rate than
+        the default, about 2e-3 for 128 dimensions.
+    seed: of the held-out lines, the weights that are new, and the order of the lines.
+    quantization: "int4" or "int8" trains with weights that are rounded as the export format compact stores
+        them; None trains with all digits.
+
+    Raises InputError for too few lines, layers that the teacher does not have, a hidden_size, vocab_size or
+    seed out of range, an unknown quantization, and a vocab_size with a tokenizer from which no tokens can be
+    removed, and TypeError if lines is a single string or has something else than strings.
+    Source: Reimers and Gurevych 2020, arXiv:2004.09813.
+    """
+    check_range("seed", seed, *SEED_RANGE)
+    if quantization is not None:
+        check_choice("quantization", quantization, NUMBER_RANGES)
+    no_text = lines is None
+    if lines is None:
+        sample = read_all_splits(get_task("sample"))[""].values()
+        lines = [sentence for split in sample for sentence in split.sentences]
+        lines += draw_random_lines(teacher, seed)
+    lines = list(deduplicate(check_sentences(lines), [""]))
+    if len(lines) < MIN_LINES:
+        raise InputError(f"distill: {len(lines)} different lines: give at least {MIN_LINES}")
+    Random(seed).shuffle(lines)
+    torch.manual_seed(seed)
+    if hidden_size is None:
+        student = deepcopy(teacher).float()
+        student.encoder.keep_layers(space_layers_evenly(layers, len(teacher.encoder.layers)))
+        student.check_can_be_saved()
+        if vocab_size is not None:
+            student = prune_vocabulary(student, lines, vocab_size)
+    else:
+        student = narrow_student(teacher, lines, layers, hidden_size, vocab_size)
+
+    target = torch.as_tensor(teacher.encode(lines, convert_to_tensor=True, show_progress_bar=True))
+    num_dev = max(2, min(MAX_DEV_LINES, len(lines) // 100))
+    task = replace(TASKS["distillation"], metric="teacher_cosine", eval_files="")
+    examples = {
+        "train": Examples((lines[num_dev:],), target[num_dev:]),
+        "dev": Examples((lines[:num_dev],), target[:num_dev]),
+    }
+    objective = EmbeddingDistillation(student.dimensions, task)
+    callbacks = [QuantizedWeights(student, quantization)] if quantization else []
+    for epoch in fit(student, TrainingTask(task, objective, examples), recipe, seed, callbacks=callbacks):
+        if epoch.is_best:  # fit draws a progress bar, and keeps the weights of this epoch
+            cosine = f"mean cosine {epoch.dev['teacher_cosine']:.4f} on {num_dev} lines that were held out"
+            text = "; these are random words: real text brings it nearer to its teacher" if no_text else ""
+            student.load_report = f"distilled from {teacher.source or 'a teacher'}: {cosine}{text}"
+    return student.eval()
+
+
+def draw_random_lines(teacher: SentenceEncoder, seed: int) -> list[str]:
+    """Return NUM_RANDOM_LINES lines of random words of the teacher's vocabulary.
+
+    The word of rank r in the vocabulary, which is ordered by frequency, is drawn with a probability
+    proportional to 1 / (r + 10), as in a text (Zipf's law).
+    """
+    tokens = teacher.tokenizer.vocabulary
+    begins_word = "[\u0120\u2581]" if any(token[0] in "\u0120\u2581" for token in tokens if token) else ""
+    matches = (re.fullmatch(rf"{begins_word}([^\W\d_]{{2,}})", token) for token in tokens)
+    words = [match[1] for match in matches if match]
+    if not words:
+        raise InputError("distill: the teacher's vocabulary has no whole words: give lines", "lines")
+    weights = 1 / np.arange(10, 10 + len(words))
+    random = np.random.default_rng(seed)
+    lengths = random.integers(*RANDOM_LINE_WORDS, size=NUM_RANDOM_LINES)
+    drawn = random.choice(len(words), size=lengths.sum(), p=weights / weights.sum())
+    return [" ".join(words[i] for i in line) for line in np.split(drawn, lengths.cumsum()[:-1])]
+
+
+def space_layers_evenly(count: int, num_layers: int) -> list[int]:
+    """Return the indices of `count` layers of a model, evenly spaced, the first and the last one among them.
+
+    num_layers: those of the model. A single layer is the last one, which maps into the space of the
+    embeddings. Raises InputError if the model has fewer layers.
+    """
+    check_range("layers", count, 1, num_layers)
+    return [num_layers - 1] if count == 1 else np.linspace(0, num_layers - 1, count).astype(int).tolist()
+
+
+def narrow_student(
+    teacher: SentenceEncoder,
+    lines: Sequence[str],
+    layers: int = 4,
+    hidden_size: int = 128,
+    vocab_size: int | None = None,
+    max_length: int = 128,
+) -> SentenceEncoder:
+    """Return an untrained BERT that is narrower than a teacher and begins with what its tokens mean to it.
+
+    teacher: its tokenizer is used, and the embedding that it gives to each token alone. lines: sentences; how
+    often each token occurs in them decides which tokens are kept and how much each counts.
+    layers, hidden_size: the shape; hidden_size is a multiple of HEAD_SIZE and at most D. The layers are
+        random, drawn from torch's global generator.
+    vocab_size: keep only so many tokens, the most frequent ones; None keeps all. max_length: longer sentences
+        are truncated to this number of tokens.
+
+    The word embeddings are the teacher's embeddings of single tokens, projected onto their H principal
+    components, and the Dense after the pooling projects back to D dimensions. So the student begins as a good
+    static model: its random layers change their input little. The mean, which all embeddings share, is the
+    bias of the Dense. Tokens are weighted by the square root of their frequency.
+    Source: the embeddings of single tokens are the idea of Model2Vec (van Dongen and Tulkens 2024).
+
+    Raises InputError for a hidden_size or vocab_size out of range, and for a vocab_size with a tokenizer from
+    which no tokens can be removed.
+    """
+    check_range("hidden_size", hidden_size, HEAD_SIZE, teacher.dimensions)
+    if hidden_size % HEAD_SIZE:
+        raise InputError(f"hidden_size {hidden_size}: choose a multiple of {HEAD_SIZE}", "hidden_size")
+    counts = token_counts(teacher, lines)  # (number of the teacher's tokens,)
+    tokenizer, kept = teacher.tokenizer, list(range(len(teacher.tokenizer.vocabulary)))
+    if vocab_size is not None:
+        kept = tokens_to_keep(teacher, counts, vocab_size)
+        tokenizer = prune_tokenizer(tokenizer, kept)
+    basis, mean, components = principal_components(
+        embed_single_tokens(teacher, kept), counts[kept].sqrt(), hidden_size
+    )
+    config = config_from_dict(
+        {
+            "model_type": "bert",
+            "vocab_size": len(kept),
+            "hidden_size": hidden_size,
+            "num_hidden_layers": layers,
+            "num_attention_heads": hidden_size // HEAD_SIZE,
+            "intermediate_size": 4 * hidden_size,
+            "max_position_embeddings": max_length,
+            "pad_token_id": tokenizer.pad_id,
+            "hidden_dropout_prob": 0.0,  # plain text is plentiful, and no line is seen often
+            "attention_probs_dropout_prob": 0.0,
+        }
+    )
+    encoder, dense = random_encoder(config), Dense(hidden_size, teacher.dimensions)
+    with torch.no_grad():
+        encoder.embeddings.word.weight.copy_(components * (TOKEN_STD / components.std()))
+        dense.weight.copy_(basis)
+        dense.bias.copy_(mean * len(mean) ** 0.5)
+    return SentenceEncoder(encoder, tokenizer, "mean", max_length, [dense, Normalize()]).eval()
+
+
+def embed_single_tokens(teacher: SentenceEncoder, ids: Sequence[int]) -> Tensor:
+    """Return the embeddings that a teacher gives to single tokens between its special tokens, (V, D).
+
+    ids: V token ids. Progress is shown on stderr: a large teacher takes minutes.
+    """
+    tokenizer = teacher.tokenizer
+    special = tokenizer.encode_batch([""], add_special_tokens=tokenizer.add_special_tokens)[0]
+    before, _ = tokenizer.num_special_tokens
+    prefix, suffix = special[:before], special[before:]
+    return teacher.embed_token_ids([[*prefix, id, *suffix] for id in ids], show_progress_bar=True)

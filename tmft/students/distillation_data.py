@@ -1,0 +1,219 @@
+"""Make the data of distillation: lines of a text, with the embeddings that a teacher gives them as labels.
+
+The embeddings are computed once and kept in a folder for each teacher and text, below data/taught/: text.txt
+has the lines and vectors.npy, which is memory-mapped, their embeddings. Sentences of the dev and test sets on
+which the student is evaluated are excluded. `extract_sentences` makes the lines of a text of paragraphs.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tmft.data import DATA_FOLDER, Examples
+from tmft.device import choose_device, choose_precision
+from tmft.errors import InputError
+from tmft.io.atomic import write_file
+from tmft.io.distributed import single_process
+from tmft.io.files import file_digest, is_file, is_folder, reading
+from tmft.metrics import expected_prediction
+from tmft.pretraining.corpus import read_nonempty_lines
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.serving.encode_file import encode_file
+from tmft.students.distillation_loss import EmbeddingDistillationConfig
+from tmft.tasks import Task
+
+CACHE_FOLDER = "taught"  # an old name, kept so that embeddings from earlier versions are found
+KEPT_FILES = ("text.txt", "vectors.npy")  # their digests are in about.json
+REMEDY = "remove the folder, and the embeddings of the teacher are computed again"
+MAX_DEV_LINES = 2000  # maximal size of dev, and of test, if they are lines of the text
+# A sentence ends with . ! or ? before white space and a capital, an opening quote or a bracket. This is wrong
+# after abbreviations such as Dr., and good enough for text that only has to look like sentences.
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[\"“‘(]?[A-Z])")
+SHORT_LINE = 120  # characters; a line that is not longer stays whole
+MIN_LETTERS = 12  # letters and digits that a sentence has at least
+
+
+def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) -> Examples:
+    """Return the Examples of one split: N lines of the text, and their embeddings by the teacher as labels.
+
+    task: its objective_args name the teacher and the text (see EmbeddingDistillationConfig).
+    split: train, dev or test. If the student is evaluated on lines of the text itself (`evaluates_on_text`),
+        the first lines are dev, the next ones test and the others train; otherwise all lines are train.
+    excluded_sentences: sentences that must not be among the lines.
+
+    The lines are in random order, without duplicates. The labels are a memory-mapped tensor, (N, D) float32.
+    Embeddings that another run has computed are used again; an interrupted computation is resumed.
+    Raises InputError if too few lines are left, or if the embeddings on disk have changed since then.
+    """
+    config = EmbeddingDistillationConfig(**task.objective_args)
+    paths = [Path(name) for name in config.text]
+    folder = DATA_FOLDER / CACHE_FOLDER / cache_key(config, paths, excluded_sentences)
+    if not is_file(folder / "text.txt"):
+        lines = list(deduplicate(read_nonempty_lines(paths), map(normalize_text, excluded_sentences)))
+        Random(0).shuffle(lines)
+        write_file(folder / "text.txt", partial(write_lines, lines[: config.max_lines or None]))
+        del lines  # they are read again: two copies of much text are large
+    is_complete = is_file(folder / "about.json")  # which is written last
+    if is_complete:
+        check_teacher_digests(folder)
+    lines = read_kept_lines(folder)
+    dev_size = min(MAX_DEV_LINES, math.ceil(len(lines) / 100)) if evaluates_on_text(task) else 0
+    if len(lines) < 2 + 2 * dev_size:
+        raise InputError(
+            f"text {' '.join(map(str, paths))}: {len(lines)} lines are left, too few: give a longer text",
+            "text",
+        )
+    if not is_complete:
+        embed_with_teacher(config.teacher, paths, folder, len(lines))
+    embeddings = read_embeddings(folder / "vectors.npy", len(lines))
+    start, end = {"dev": (0, dev_size), "test": (dev_size, 2 * dev_size), "train": (2 * dev_size, None)}[
+        split
+    ]
+    return Examples((lines[start:end],), embeddings[start:end])
+
+
+def embed_with_teacher(teacher: str, paths: list[Path], folder: Path, num_lines: int) -> None:
+    """Write the teacher's embeddings of folder/text.txt to vectors.npy, and their origin to about.json.
+
+    paths, num_lines: the files of the text, and the number of lines in text.txt; recorded in about.json.
+    The teacher computes in bf16 if the device has instructions for it, as training does.
+    """
+    device = choose_device("auto")
+    dtype = "bfloat16" if choose_precision("auto", device) == "bf16" else "float32"
+    model = SentenceEncoder.from_pretrained(teacher, dtype=dtype).to(device)
+    print(f"teacher {teacher}: {num_lines} lines, {model.dimensions} dimensions, kept in {folder}")
+    encode_file(model, folder / "text.txt", folder / "vectors.npy", single_process(device))
+    digests = {name: file_digest(folder / name) for name in KEPT_FILES}
+    about = {"teacher": teacher, "text": list(map(str, paths)), "lines": num_lines, "digests": digests}
+    write_file(folder / "about.json", json.dumps(about, indent=2) + "\n")
+
+
+def check_teacher_digests(folder: Path) -> None:
+    """Raise InputError if text.txt or vectors.npy are not those that embed_with_teacher wrote."""
+    with reading(folder, REMEDY):
+        digests = json.loads((folder / "about.json").read_text(encoding="utf-8"))["digests"]
+        for name in KEPT_FILES:
+            if file_digest(folder / name) != digests[name]:
+                raise ValueError(f"{name} has changed")
+
+
+def write_lines(lines: Iterable[str], path: Path) -> None:
+    """Write lines to a new text file, path, one after the other, so that the text is not copied."""
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        file.writelines(f"{line}\n" for line in lines)
+
+
+def read_kept_lines(folder: Path) -> list[str]:
+    """Return the lines of text.txt."""
+    with (
+        reading(folder, REMEDY),
+        open(folder / "text.txt", encoding="utf-8", newline="\n") as file,  # \r ends no line
+    ):
+        return [line.removesuffix("\n") for line in file]
+
+
+def read_embeddings(path: Path, num_lines: int) -> Tensor:
+    """Return the memory-mapped embeddings of a vectors.npy, (num_lines, D) float32."""
+    with reading(path.parent, REMEDY):
+        # Mode "c" is copy on write: torch accepts only arrays that can be written.
+        embeddings = np.load(path, mmap_mode="c", allow_pickle=False)
+        if embeddings.ndim != 2 or len(embeddings) != num_lines or embeddings.dtype != np.dtype("<f4"):
+            shape, dtype = embeddings.shape, embeddings.dtype
+            raise ValueError(f"{path.name} has shape {shape} and dtype {dtype} for {num_lines} lines")
+        return torch.from_numpy(embeddings)
+
+
+def evaluates_on_text(task: Task) -> bool:
+    """Return whether dev and test are lines of the text itself, not the pairs of `task.eval_files`."""
+    return expected_prediction(task.metric) == "embedding"
+
+
+def deduplicate(lines: Iterable[str], excluded: Iterable[str]) -> Iterator[str]:
+    """Yield the lines without duplicates; lines with the same `normalize_text` are duplicates.
+
+    excluded: normalized texts of lines that are not yielded at all. Of each line, 8 bytes are kept.
+    """
+    seen = set(map(short_digest, excluded))
+    for line in lines:
+        if (digest := short_digest(normalize_text(line))) not in seen:
+            seen.add(digest)
+            yield line
+
+
+def short_digest(text: str) -> bytes:
+    """Return 8 bytes that stand for a text.
+
+    text: of any length. Among a million different texts, two have the same bytes with a probability of 3e-8.
+    """
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
+
+
+def normalize_text(text: str) -> str:
+    """Return the letters and digits of a text, in lower case, to find sentences that are nearly equal."""
+    return "".join(letter for letter in text.lower() if letter.isalnum())
+
+
+def cache_key(
+    config: EmbeddingDistillationConfig, paths: list[Path], excluded_sentences: Sequence[str]
+) -> str:
+    """Return the name of the folder for a teacher and a text.
+
+    It depends on the names, sizes and modification times of the files of both, on max_lines and on the
+    excluded sentences, so that embeddings are not used again when one of these has changed.
+    paths: the files of the text. excluded_sentences: those that are not used for training.
+    """
+    teacher = Path(config.teacher)
+    teacher_files = sorted(teacher.rglob("*")) if is_folder(teacher) else []
+    file_states = []
+    for path in [*paths, *teacher_files]:
+        if is_file(path):
+            state = path.stat()
+            file_states.append([str(path.absolute()), state.st_size, state.st_mtime_ns])
+    content = json.dumps(
+        [config.teacher, config.max_lines, list(map(str, paths)), file_states, list(excluded_sentences)]
+    )
+    name = Path(config.teacher.partition("@")[0]).name
+    return f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+
+
+# --------------------------------------------------------------------------------- paragraphs into sentences
+
+
+def line_to_sentences(line: str, max_length: int) -> list[str]:
+    """Return the sentences of a line and, if it is not longer than max_length characters, the line itself.
+
+    A line of at most SHORT_LINE characters is not split.
+    """
+    if len(line) <= SHORT_LINE:
+        return [line]
+    sentences = SENTENCE_END.split(line)
+    return [*sentences, line] if len(sentences) > 1 and len(line) <= max_length else sentences
+
+
+def extract_sentences(
+    lines: Iterable[str], min_length: int, max_length: int, excluded: Iterable[str] = ()
+) -> Iterator[str]:
+    """Yield the distinct sentences of a text.
+
+    lines: sentences or paragraphs. min_length, max_length: characters; shorter and longer sentences are left
+    out. excluded: sentences that are left out, such as those of test sets. Sentences with the same letters
+    and digits count as equal.
+    """
+    sentences = (
+        sentence.strip() for line in lines for sentence in line_to_sentences(line.strip(), max_length)
+    )
+    fitting = (
+        sentence
+        for sentence in sentences
+        if min_length <= len(sentence) <= max_length and len(normalize_text(sentence)) >= MIN_LETTERS
+    )
+    yield from deduplicate(fitting, map(normalize_text, excluded))

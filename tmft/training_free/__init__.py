@@ -1,0 +1,1 @@
+"""Embeddings without training: post-processing, static models, and which variant is best."""
