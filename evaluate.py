@@ -37,6 +37,7 @@ from tmft.cli.options import (
     is_training_free,
     load_interpolation_model,
     load_model,
+    save_with_modules,
     tasks_from_args,
     training_free_config,
 )
@@ -121,9 +122,8 @@ def main(argv: list[str] | None = None) -> None:
         for path in write_predictions(model, tasks_and_objectives, args.cs224n_predictions):
             print(f"wrote {path}")
     if args.save:
-        model.head_modules.extend(encoders.postprocessing.get(last, []))
-        model.save_pretrained(args.save)
-        print(f"\nsaved {args.save}", *filter(None, [model.compatibility_note]), sep="\n")
+        differences = save_with_modules(model, encoders.postprocessing.get(last, []), args.save)
+        print(f"\nsaved {args.save}", *filter(None, [differences]), sep="\n")
 
 
 class ScoredModel(NamedTuple):

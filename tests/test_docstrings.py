@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
-from test_rooms import TREES
+from test_rings import TREES
 
 import tmft
 

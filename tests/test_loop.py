@@ -13,7 +13,7 @@ from torch import nn
 from tmft.data import Examples
 from tmft.errors import InputError
 from tmft.loop import Recipe, fit, linear_schedule_with_warmup
-from tmft.loss import CosineMSE
+from tmft.loss import CosineMSE, Objective
 from tmft.losses.objectives import OBJECTIVES
 from tmft.metrics import METRICS
 from tmft.models.families import parameter_names
@@ -243,8 +243,8 @@ def test_autocast_rounds_the_hidden_states_but_not_the_pooling():
     model = tiny_model()
     rows = pack(model.tokenize(TEXTS[0]))
     seen = []
-    pool = model.pool
-    model.pool = lambda hidden, rows: seen.append(hidden) or pool(hidden, rows)
+    pool = model.pool_tokens
+    model.pool_tokens = lambda hidden, rows: seen.append(hidden) or pool(hidden, rows)
     with torch.autocast("cpu", torch.bfloat16):
         embeddings = model(rows)
         query = model.encoder.layers[0].attention.query(seen[0])
@@ -290,11 +290,11 @@ def test_a_caller_that_stops_early_has_the_weights_of_the_best_epoch():
 # ---------------------------------------------------------------- examples of one text, and of three
 
 
-class ToVector(nn.Module):
+class ToVector(Objective):
     """A linear map of one embedding to a vector: a toy objective of one text."""
 
     def __init__(self):
-        super().__init__()
+        super().__init__(24, None)
         self.head = nn.Linear(24, 2)
 
     def forward(self, u, target):
@@ -305,11 +305,11 @@ class ToVector(nn.Module):
         return self.head(u).numpy()
 
 
-class Triplet(nn.Module):
+class Triplet(Objective):
     """The anchor shall be nearer to the positive than to the negative: a toy objective of three texts."""
 
     def __init__(self):
-        super().__init__()
+        super().__init__(24, None)
         self.seen = []  # embeddings of each batch
 
     def forward(self, anchor, positive, negative, target):

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ROOT, assert_equal_hidden_states, embed_columns, vocabulary_folder
-from test_rooms import READING_PATH
 
 import cka
 import evaluate
@@ -49,7 +48,7 @@ README = PAGES["README.md"]
 PARSERS = {"train.py": train, "evaluate.py": evaluate, "cka.py": cka, "data/get_data.py": data}
 PARSERS |= {"-m tmft train": train, "-m tmft evaluate": evaluate, "-m tmft cka": cka}
 PARSERS |= {
-    f"-m tmft {module.__name__.rpartition('.')[2]}": module
+    f"-m tmft {module.__name__.rpartition('.')[2].removesuffix('_command')}": module
     for module in (encode, search, serve, export, student, report, recommend, grid, probe, data)
 }
 
@@ -391,36 +390,29 @@ def test_the_commands_that_are_run_from_the_readme_are_there(mark, commands):
     assert f"\n<!-- ci: {mark} -->\n```sh\n{commands}\n```\n" in README
 
 
-def rooms() -> list[str]:
-    """What the tree in README names."""
-    tree = README.split("Everything else, by package:")[1].split("```")[1]
-    first_words = [line.split("  ")[0] for line in tree.strip().split("\n")]
-    return [name for words in first_words for name in words.split(", ")]
-
-
-def reading_path() -> list[str]:
-    """The files of the table in README."""
-    table = README.split("## Read the code")[1].split("What can be plugged in")[0]
-    return re.findall(r"`((?:tmft/[\w/]+|train)\.py)`", table)
+def tree() -> set[str]:
+    """The files and folders that the tree in README names."""
+    lines = README.split("## Read the code")[1].split("```")[1].strip("\n").split("\n")
+    names = set()
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        words = line.strip().split("  ")[0].split(", ")
+        if indent != 2:  # the heading of a ring
+            names |= {f"tmft/{word}" if indent else word for word in words}
+    return names
 
 
 def test_files_and_folders_that_the_readme_names_are_there():
     named = re.findall(r"`((?:tmft|docs|data|tests)/[\w./-]*|[\w-]+\.(?:py|txt|toml))`", README)
-    assert len(named) >= 15
-    for name in [*named, *rooms()]:
+    assert len(named) >= 4
+    for name in [*named, *tree()]:
         assert (ROOT / name).exists(), name
 
 
-def test_every_module_is_named_or_lies_in_a_listed_folder():
-    for module in (ROOT / "tmft").rglob("*.py"):
-        name = str(module.relative_to(ROOT))
-        folder = name.rpartition("/")[0] + "/"
-        listed = [*reading_path(), *rooms(), "tmft/__init__.py", "tmft/__main__.py"]
-        assert name in listed or folder in rooms(), name
-
-
-def test_the_reading_path_of_the_readme_is_the_one_that_is_tested():
-    assert sorted(reading_path()) == sorted(READING_PATH)
+def test_the_tree_has_every_file_of_the_method_and_every_package():
+    names = {f"tmft/{path.name}" for path in ROOT.glob("tmft/*.py")}
+    names |= {f"tmft/{path.parent.name}/" for path in ROOT.glob("tmft/*/__init__.py")}
+    assert names - tree() == {"tmft/__init__.py", "tmft/__main__.py"}
 
 
 def test_links_lead_somewhere():

@@ -7,7 +7,7 @@ One step of `fit`, and what to read of each file:
     -> the last kept hidden state   SentenceEncoder.forward, pool       sentence_encoder.py
                                     BertEncoder, its first L layers     bert.py
     -> u and v, (P, D) each         mean_pooling                        pooling.py
-    -> the loss, a scalar           CosineMSE, the loss of the paper    cosine.py
+    -> the loss, a scalar           CosineMSE, the loss of the paper    loss.py
     -> gradients, clip, step        TrainedWeights, MixedPrecision      optimizers.py
 
 After each epoch TrainingTask.evaluate embeds dev in the same way (SentenceEncoder.embed_token_ids, in batches
@@ -41,7 +41,6 @@ from tmft.optimizers import (
     parameter_groups,
 )
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.training.multitask import MultiTask
 from tmft.training_task import Embedder, EpochSteps, PackedEmbedder, TrainingTask
 
 
@@ -75,7 +74,7 @@ class Recipe:
 
 def fit(
     model: SentenceEncoder,
-    task: TrainingTask | MultiTask,
+    task: TrainingTask,
     recipe: Recipe,
     seed: int = 0,
     embed: Embedder | None = None,
@@ -89,7 +88,7 @@ def fit(
     run that is resumed (by the callback Checkpointing) first yields the results of its finished epochs again,
     while the model has the best weights so far.
 
-    task: the examples and their loss; a MultiTask for several tasks.
+    task: the examples and their loss; several tasks are one MultiTask (training/multitask.py).
     seed: determines the order of the examples. Dropout draws from torch's global generator.
     embed: turns a batch into embeddings; None packs the sentences into rows without padding, encodes and
         pools them (PackedEmbedder).
@@ -107,7 +106,7 @@ def fit(
     steps = EpochSteps(task, recipe.batch_size, seed)
 
     # Weights: those of the encoder and, if the loss has one, of its head.
-    weights = TrainedWeights(model, task.objectives, task.train_token_ids, recipe.optimizer)
+    weights = TrainedWeights(model, task.objectives, task.token_ids("train"), recipe.optimizer)
     groups = parameter_groups(weights.parameters, recipe.weight_decay)
     optimizer = OPTIMIZERS[recipe.optimizer](groups, lr=recipe.lr)
     scheduler = linear_schedule_with_warmup(optimizer, recipe.warmup_ratio, recipe.epochs * len(steps))

@@ -62,6 +62,13 @@ class Objective(nn.Module):
     # one tensor (N, D) for each text of an example, on the CPU.
     predict: Callable[..., np.ndarray]
 
+    def predict_sub_embeddings(self, *embeddings: Tensor) -> dict[str, np.ndarray]:
+        """Return the predictions from parts of the embeddings by name; {} unless the loss is on parts, too.
+
+        embeddings: as for `predict`. NestedLoss (losses/nested.py) is the loss that has parts.
+        """
+        return {}
+
 
 class CosineMSE(Objective):
     """Mean squared error of the cosine similarity of u and v, compared with a target in [0, 1].

@@ -9,60 +9,37 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmft.checkpoints.load import load_encoder_with_report, random_encoder_with_report
-from tmft.checkpoints.model_card import PLACEHOLDER_PATH, ModelCardData, UsageInfo, format_sentence_model_card
-from tmft.checkpoints.model_folder import ST_CONFIG_FILES, ModelFolder
-from tmft.checkpoints.save import compatibility_note, has_pooler, save_encoder, transformers_class
-from tmft.checkpoints.st_folder import (
-    NO_PROMPTS,
-    ModelSettings,
-    check_static_config,
-    default_pooling,
-    settings_to_files,
-)
-from tmft.checkpoints.tokenizers import Tokenizer, load_tokenizer
 from tmft.device import progress_bar
-from tmft.embedding.layer_mix import (
-    check_layer_mix,
-    format_layer_mix,
-    layer_mix_width,
-    mean_hidden_state,
-    parse_layer_mix,
-)
-from tmft.embedding.modules import (
-    Dense,
-    Normalize,
-    Truncate,
-    check_module_widths,
-    load_modules,
-    to_saved_modules,
-)
+from tmft.embedding.layer_mix import check_layer_mix, layer_mix_width, mean_hidden_state
+from tmft.embedding.modules import Normalize, check_module_widths
 from tmft.embedding.prompts import (
     DOCUMENT_PROMPT_NAMES,
+    NO_PROMPTS,
     QUERY_PROMPT_NAMES,
     Prompt,
     choose_prompt,
     first_prompt_name,
 )
-from tmft.embedding.similarity import SIMILARITIES
+from tmft.embedding.similarity import SIMILARITIES, to_matrix
 from tmft.embedding.token_weights import TokenWeights, make_token_weights
-from tmft.encoder import UNLIMITED_LENGTH, BaseEncoder
+from tmft.encoder import BaseEncoder
 from tmft.errors import InputError, check_choice, check_range, short_repr
-from tmft.io.atomic import replacing_files, write_file
-from tmft.models.families import FAMILIES
 from tmft.packing import PACKED_LENGTH, PackedBatch, TokenizedCorpus, length_bucketed_batches, pack
-from tmft.pooling import parse_pooling, pooling_functions, required_components
+from tmft.pooling import parse_pooling, pooling_functions
 from tmft.speed.prepacked_weights import fast_encoding, prepacked_weights
+from tmft.tokenizer import Tokenizer, check_sentences, check_vocab_size, resolve_max_length
 
-MAX_READS = 5  # times that a model is read until its files belong together
+if TYPE_CHECKING:
+    from tmft.checkpoints.model_folder import ModelFolder
+
 TOKENIZE_BLOCK = 4096  # sentences that are tokenized at a time, as lists of Python integers are large
 
 # Its messages are plain lines on stderr, unless the calling program configures logging.
@@ -136,6 +113,7 @@ class SentenceEncoder(nn.Module):
         self.prompt = prompt
         self.layers, self.pooling = layers, pooling
         self.token_weights: TokenWeights | None = None
+        self.truncate_dim = None
         self.head_modules = nn.Sequential(*modules)
         check_module_widths(self.head_modules, self.pooled_dimensions, source or "the model")
         self.source, self.load_report = source, load_report
@@ -146,7 +124,7 @@ class SentenceEncoder(nn.Module):
     @classmethod
     def from_pretrained(
         cls,
-        checkpoint: str | os.PathLike[str] | ModelFolder,
+        checkpoint: "str | os.PathLike[str] | ModelFolder",
         layer: int | str | None = None,
         pooling: str | None = None,
         max_length: int | None = None,
@@ -177,79 +155,9 @@ class SentenceEncoder(nn.Module):
         >>> len(model.encoder.layers), model.dimensions
         (4, 128)
         """
-        for _ in range(1 if isinstance(checkpoint, ModelFolder) else MAX_READS):
-            folder = ModelFolder.locate(checkpoint)
-            try:
-                folder.require_files(weights=init == "pretrained")
-                model = cls._from_folder(folder, layer, pooling, max_length, init, dtype)
-            except InputError:
-                if folder.is_unchanged():
-                    raise
-            else:
-                if folder.is_unchanged():
-                    return model
-        raise InputError(f"{folder.name} was changed while it was read: try again when it is complete")
+        from tmft.checkpoints.sentence_folder import load_sentence_encoder
 
-    @classmethod
-    def _from_folder(
-        cls,
-        folder: ModelFolder,
-        layer: int | str | None,
-        pooling: str | None,
-        max_length: int | None,
-        init: str,
-        dtype: str | torch.dtype,
-    ) -> "SentenceEncoder":
-        """Do the work of from_pretrained, which explains the parameters, for an opened folder."""
-        saved = folder.settings(with_modules=pooling is None)
-        if not (pooling := pooling or saved.pooling):
-            pooling = "mean" if folder.modules else default_pooling(folder.config_dict)
-            log.log(
-                logging.INFO if pooling == "mean" else logging.WARNING,
-                "%s states no pooling: its architecture is usually pooled by %s, which is used",
-                folder.name,
-                pooling,
-            )
-
-        tokenizer = load_tokenizer(folder, saved.lower_case, saved.max_length)
-        components = required_components(pooling)
-        layers = parse_layer_mix(saved.layer_mix if layer is None else layer)
-        highest = None if layer is None or layers is None else max(0, *layers)
-        load = random_encoder_with_report if init == "random" else load_encoder_with_report
-        encoder, report = load(folder, highest, components, dtype)
-        num_layers, full_depth = len(encoder.layers), encoder.config.num_hidden_layers
-        if layers == (num_layers,):
-            layers = None  # the last hidden state
-        modules = load_modules(saved.modules)
-        if num_layers < full_depth and any(isinstance(module, Dense) for module in modules):
-            log.warning(
-                "the Dense after the pooling was trained on layer %d and now gets layer %d: fine-tune the "
-                "model, or name a pooling to drop the Dense",
-                full_depth,
-                num_layers,
-            )
-        model = cls(
-            encoder,
-            tokenizer,
-            pooling,
-            max_length,
-            modules,
-            source=folder.name,
-            load_report=str(report),
-            layers=layers,
-        )
-        model.prompts, model.default_prompt_name = dict(saved.prompts), saved.default_prompt_name
-        model.similarity_fn_name = saved.similarity_fn_name
-        model.truncate_dim = saved.truncate_dim
-        if model.truncate_dim is not None:
-            model.warn_about_lengths()
-        if saved.token_weights:
-            model.set_token_weights(saved.token_weights)
-        elif saved.word_weights is not None:
-            table = torch.ones(encoder.config.vocab_size)
-            table[: len(saved.word_weights)] = saved.word_weights[: len(table)]
-            model.token_weights = TokenWeights(table)
-        return model.eval()
+        return load_sentence_encoder(cls, checkpoint, layer, pooling, max_length, init, dtype)
 
     @property
     def device(self) -> torch.device:
@@ -264,6 +172,11 @@ class SentenceEncoder(nn.Module):
     @property
     def dimensions(self) -> int:
         """D, the number of dimensions of an embedding."""
+        return self.truncate_dim or self.full_dimensions
+
+    @property
+    def full_dimensions(self) -> int:
+        """The number of dimensions of an embedding before truncate_dim is applied."""
         for module in reversed(self.head_modules):
             width: int | None = getattr(module, "out_features", None)
             if width is not None:
@@ -280,22 +193,18 @@ class SentenceEncoder(nn.Module):
     def truncate_dim(self) -> int | None:
         """The number of dimensions that an embedding keeps, the first ones; None if it keeps all.
 
-        The dimensions are dropped after all other modules, so an embedding that Normalize has scaled to
-        length 1 becomes shorter than 1; `truncate_dimensions` keeps its length. Setting a number replaces the
-        one before, and has no effect if the embedding has no more dimensions than that. Setting a number
-        below 1 raises InputError.
+        The dimensions are dropped after all modules, so an embedding that Normalize has scaled to length 1
+        becomes shorter than 1. Setting a number has no effect if an embedding has no more dimensions than
+        that; a number below 1 raises InputError.
         """
-        last = self.head_modules[-1] if len(self.head_modules) > 0 else None
-        return last.out_features if isinstance(last, Truncate) else None
+        return self.num_kept_dimensions
 
     @truncate_dim.setter
     def truncate_dim(self, truncate_dim: int | None) -> None:
-        if self.truncate_dim is not None:
-            del self.head_modules[-1]
         if truncate_dim is not None:
             check_range("truncate_dim", truncate_dim, 1)
-            if truncate_dim < self.dimensions:
-                self.head_modules.append(Truncate(self.dimensions, truncate_dim))
+            truncate_dim = truncate_dim if truncate_dim < self.full_dimensions else None
+        self.num_kept_dimensions = truncate_dim
 
     @property
     def prompt(self) -> str:
@@ -383,9 +292,13 @@ class SentenceEncoder(nn.Module):
 
     # ------------------------------------------------------------------------------------------------ forward
 
-    def forward(self, batch: PackedBatch) -> Tensor:
-        """Return the embeddings of the S sentences of a packed batch: (S, D) float32."""
-        return self.pool(self.hidden_states_of(batch), batch)
+    def forward(self, batch: PackedBatch, truncate_dim: int | None = None) -> Tensor:
+        """Return the embeddings of the S sentences of a packed batch: (S, D) float32.
+
+        truncate_dim: the number of dimensions to keep, instead of the number that the model has.
+        """
+        pooled = self.pool_tokens(self.hidden_states_of(batch), batch)
+        return self.apply_modules(pooled, truncate_dim)
 
     def hidden_states_of(self, batch: PackedBatch) -> Tensor:
         """Return the hidden states that are pooled, (B, T, hidden_size).
@@ -396,19 +309,29 @@ class SentenceEncoder(nn.Module):
             return self.encoder(*batch.inputs)
         return mean_hidden_state(self.encoder, self.layers, batch)
 
-    def pool(self, hidden: Tensor, batch: PackedBatch, modules: nn.Module | None = None) -> Tensor:
-        """Return the embeddings for given hidden states: pool them, then apply the modules after the pooling.
+    def pool_tokens(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
+        """Return a vector for each of the S sentences of a packed batch: (S, pooled_dimensions) float32.
 
-        hidden: (B, T, hidden_size), hidden states of a packed batch of S sentences. modules: applied instead
-        of the modules of the model. The embeddings are (S, D), float32 also under autocast.
+        hidden: (B, T, hidden_size), the hidden states of the batch.
         """
-        modules = self.head_modules if modules is None else modules
         weights = None if self.token_weights is None else self.token_weights(batch)  # (B, T)
         pooled = [
             pool(hidden, batch, weights).float() for pool in pooling_functions(self.pooling, self.encoder)
         ]
-        with torch.autocast(hidden.device.type, enabled=False):
-            return modules(torch.cat(pooled, dim=1) if len(pooled) > 1 else pooled[0])
+        return torch.cat(pooled, dim=1) if len(pooled) > 1 else pooled[0]
+
+    def apply_modules(self, pooled: Tensor, truncate_dim: int | None = None) -> Tensor:
+        """Apply the modules after the pooling, then keep the first dimensions: return (S, D) float32.
+
+        They compute in float32, also under autocast. pooled: (S, pooled_dimensions). truncate_dim: as in
+        `forward`.
+        """
+        with torch.autocast(pooled.device.type, enabled=False):
+            return self.head_modules(pooled)[:, : truncate_dim or self.truncate_dim]
+
+    def pool(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
+        """Return the embeddings, (S, D) float32, for given hidden states of a batch, (B, T, hidden_size)."""
+        return self.apply_modules(self.pool_tokens(hidden, batch))
 
     def forward_all_layers(self, batch: PackedBatch) -> Tensor:
         """Return embeddings from each of the hidden states 0 .. l of a packed batch: (l + 1, S, D) float32.
@@ -476,13 +399,12 @@ class SentenceEncoder(nn.Module):
         forward: Callable[[PackedBatch], Tensor] = self
         if truncate_dim is not None:
             check_range("truncate_dim", truncate_dim, 1)
-            forward = self.without_truncation
+            forward = partial(self.forward, truncate_dim=truncate_dim)
             if truncate_dim < self.dimensions and not normalize_embeddings:
                 self.warn_about_lengths()
         token_ids = self.tokenize(texts, prompt, prompt_name)
         embeddings = self.embed_token_ids(token_ids, forward, bool(show_progress_bar))
         check_finite_embeddings(embeddings, texts)
-        embeddings = embeddings[:, :truncate_dim]
         if normalize_embeddings:
             embeddings = F.normalize(embeddings, dim=-1)
         if single:
@@ -498,11 +420,6 @@ class SentenceEncoder(nn.Module):
                 "embeddings of this model have length 1, and truncate_dim makes them shorter: give "
                 "normalize_embeddings=True before you compare them by their dot product"
             )
-
-    def without_truncation(self, batch: PackedBatch) -> Tensor:
-        """Return the embeddings of a packed batch with all dimensions, also if self.truncate_dim is set."""
-        modules = self.head_modules if self.truncate_dim is None else self.head_modules[:-1]
-        return self.pool(self.hidden_states_of(batch), batch, modules)
 
     def encode_query(
         self,
@@ -548,20 +465,6 @@ class SentenceEncoder(nn.Module):
         if prompt_name is None and prompt is None:
             prompt_name = first_prompt_name(self.prompts, DOCUMENT_PROMPT_NAMES)
         return self.encode(sentences, prompt_name=prompt_name, prompt=prompt, **options)
-
-    @property
-    def retrieval_prompts(self) -> tuple[str, str]:
-        """The prompts of a query and of the documents that are searched for it.
-
-        They are those of `encode_query` and `encode_document`, if the model has a prompt for one of the two.
-        Otherwise both are the default prompt.
-        """
-        names = QUERY_PROMPT_NAMES, DOCUMENT_PROMPT_NAMES
-        query, document = (
-            choose_prompt(self.prompts, self.default_prompt_name, first_prompt_name(self.prompts, known))
-            for known in names
-        )
-        return (query, document) if query or document else (self.prompt, self.prompt)
 
     @torch.inference_mode()
     def embed_token_ids(
@@ -668,28 +571,6 @@ class SentenceEncoder(nn.Module):
         )
         self.token_weights = None if weights is None else weights.to(self.device)
 
-    def truncate_dimensions(self, truncate_dim: int) -> None:
-        """Append a Dense module that keeps only the first dimensions of each embedding.
-
-        Unlike the property truncate_dim, which can be set again, this is for good. The module is saved with
-        the model. If the model ends with Normalize, another one is appended, so that embeddings still have
-        unit length.
-        truncate_dim: how many dimensions to keep, from 1 to the current number. Raises InputError for others.
-
-        Example:
-
-        >>> model = SentenceEncoder.from_pretrained("data/twins/mlm", layer=1)
-        >>> model.truncate_dimensions(16)
-        >>> model.encode(["Dogs sleep."]).shape
-        (1, 16)
-        """
-        if not 0 < truncate_dim <= self.dimensions:
-            raise InputError(f"truncate_dim {truncate_dim}: choose 1 to {self.dimensions}", "truncate_dim")
-        self.truncate_dim = None
-        dense = Truncate(self.dimensions, truncate_dim).to_dense()
-        normalize = [Normalize() for module in [*self.head_modules][-1:] if isinstance(module, Normalize)]
-        self.head_modules.extend(nn.ModuleList([dense, *normalize]).to(self.device))
-
     # ---------------------------------------------------------------------------------------- save_pretrained
 
     def save_pretrained(self, folder: str | os.PathLike[str], dtype: torch.dtype | None = None) -> None:
@@ -711,85 +592,9 @@ class SentenceEncoder(nn.Module):
         >>> bool((saved.encode("Dogs sleep.") == model.encode("Dogs sleep.")).all())
         True
         """
-        folder, dtype = Path(folder), dtype or self.dtype
-        self.check_can_be_saved()
-        settings = self.to_folder_config()
-        pooled_width = layer_mix_width(self.layers, self.encoder.config)
-        padding_side = FAMILIES[self.encoder.config.model_type].padding_side
-        tokenizer_files = self.tokenizer.to_files(self.max_length, padding_side)
-        is_static = not self.tokenizer.add_special_tokens
-        settings_files = settings_to_files(
-            settings, pooled_width, self.tokenizer.vocabulary, is_static, dtype
-        )
-        with replacing_files(folder, stale=ST_CONFIG_FILES) as new:
-            save_encoder(self.encoder, new, dtype=dtype)
-            for name, content in (tokenizer_files | settings_files).items():
-                write_file(new / name, content)
-            write_file(new / "README.md", self.model_card())
+        from tmft.checkpoints.sentence_folder import save_sentence_encoder
 
-    def check_can_be_saved(self) -> None:
-        """Raise InputError if the model has something that save_pretrained cannot save."""
-        config = self.to_folder_config()
-        if not self.tokenizer.add_special_tokens:
-            check_static_config(config)
-
-    def to_folder_config(self) -> ModelSettings:
-        """Return the settings that a saved folder needs besides the encoder and the tokenizer.
-
-        They are the pooling, max_length, the prompts, the similarity function, the mix of layers, the token
-        weights, the modules after the pooling and truncate_dim.
-        """
-        check_choice("similarity_fn_name", self.similarity_fn_name, SIMILARITIES)
-        modules = [*self.head_modules] if self.truncate_dim is None else [*self.head_modules][:-1]
-        weights = self.token_weights
-        positional = weights is not None and weights.is_positional
-        return ModelSettings(
-            pooling=self.pooling,
-            max_length=self.max_length,
-            prompts=dict(self.prompts),
-            default_prompt_name=self.default_prompt_name,
-            similarity_fn_name=self.similarity_fn_name,
-            truncate_dim=self.truncate_dim,
-            layer_mix=format_layer_mix(self.layers) if self.layers else None,
-            token_weights="no-prompt" if positional else None,
-            word_weights=None if weights is None or positional else weights.table.cpu(),
-            modules=to_saved_modules(modules),
-        )
-
-    def model_card(
-        self, data: ModelCardData | None = None, name: str = PLACEHOLDER_PATH, graph_file: str = ""
-    ) -> str:
-        """Return the model card, the text of README.md, in Markdown.
-
-        data: training details and scores of a run, if there was one. name: the folder or hub id that the code
-        snippets of the card load. graph_file: path in the folder of the ONNX or OpenVINO graph that the model
-        is saved as, which is loaded by other code; '' if it is saved as weights.
-        """
-        config, num_layers = self.to_folder_config(), len(self.encoder.layers)
-        usage = UsageInfo(
-            transformers_class(self.encoder),
-            config.is_plain_mean,
-            has_pooler(self.encoder),
-            self.compatibility_note,
-            graph_file,
-        )
-        return format_sentence_model_card(
-            self.source,
-            num_layers,
-            f" {num_layers} of {num_layers} layer" not in self.load_report,
-            config.layer_mix or str(num_layers),
-            self.dimensions,
-            self.pooling,
-            self.max_length,
-            usage,
-            data or ModelCardData(),
-            name,
-        )
-
-    @property
-    def compatibility_note(self) -> str:
-        """What other libraries compute differently with the saved folder, in sentences; '' if nothing."""
-        return f"{self.to_folder_config().compatibility_note} {compatibility_note(self.encoder)}".strip()
+        save_sentence_encoder(self, folder, dtype)
 
     # ------------------------------------------- expected by the evaluators of sentence-transformers and MTEB
 
@@ -849,65 +654,6 @@ class SentenceEncoder(nn.Module):
         @staticmethod
         def set_evaluation_metrics(*_: Any, **__: Any) -> None:
             pass
-
-
-def to_matrix(embeddings: np.ndarray | Tensor) -> Tensor:
-    """Return embeddings, (N, D) or (D,), as an (N, D) tensor, float32. Raises TypeError for strings."""
-    strings = [embeddings] if isinstance(embeddings, str) else embeddings
-    if isinstance(strings, list | tuple) and any(isinstance(one, str) for one in strings):
-        raise TypeError("similarity compares embeddings, not sentences: call model.encode(sentences) first")
-    return torch.atleast_2d(torch.as_tensor(embeddings)).float()
-
-
-def check_vocab_size(tokenizer: Tokenizer, vocab_size: int, source: str) -> None:
-    """Raise InputError if the tokenizer has ids of vocab_size or more.
-
-    vocab_size: the number of word embeddings of the encoder. source: the checkpoint, for the message.
-    """
-    largest_id = max(tokenizer.backend.get_vocab().values())
-    if largest_id >= vocab_size:
-        raise InputError(
-            f"the tokenizer gives ids up to {largest_id}, the embedding table has {vocab_size} rows "
-            f"({source}): the two are not of one checkpoint"
-        )
-
-
-def resolve_max_length(tokenizer: Tokenizer, max_length: int | None, limit: int, default: int) -> int:
-    """Return the number of tokens to which sentences are truncated.
-
-    max_length: the number that the user chose. None means the limit in the tokenizer's files, or `default` if
-    they state none, but at most `limit`. limit: the largest number of tokens that the encoder can process.
-    Raises InputError if max_length is above `limit`, or leaves no room for a word between special tokens.
-    """
-    if max_length is None:
-        max_length = min(limit, tokenizer.max_length or default)
-    if not 3 <= max_length <= limit:
-        reason = ", the number of position embeddings" if limit < UNLIMITED_LENGTH else ""
-        raise InputError(f"max_length {max_length}: choose 3 to {limit}{reason}", "max_length")
-    return max_length
-
-
-def check_sentences(sentences: Sequence[str]) -> list[str]:
-    """Return the sentences as a list.
-
-    Raises TypeError for a single string and for entries of other types, and InputError for half a character
-    (a surrogate of UTF-16 without its other half, which UTF-8 cannot encode).
-    """
-    if isinstance(sentences, str):
-        raise TypeError("a list of sentences is expected, not one string: write [sentence]")
-    sentences = list(sentences)
-    for index, sentence in enumerate(sentences):
-        if not isinstance(sentence, str):
-            kind = type(sentence).__name__
-            raise TypeError(f"sentence {index} is {str(sentence)[:40]!r}, of type {kind}: give strings")
-        try:
-            sentence.encode()
-        except UnicodeEncodeError:
-            raise InputError(
-                f"sentence {index} ({short_repr(sentence)}) has half a character (a surrogate): decode "
-                "the text again, such as with errors='replace'"
-            ) from None
-    return sentences
 
 
 def check_finite_embeddings(

@@ -8,7 +8,7 @@ Shapes: N examples of a split, P examples of a batch, k texts per example (2 for
 D dimensions of an embedding.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,6 @@ from torch import Tensor
 
 from tmft.data import Examples, labels_to_targets, shuffle_into_batches
 from tmft.loss import Objective
-from tmft.losses.nested import NestedLoss
 from tmft.metrics import METRICS, compute_metrics
 from tmft.packing import TokenizedCorpus, pack
 from tmft.sentence_encoder import SentenceEncoder
@@ -132,7 +131,7 @@ class TrainingTask:
     ):
         self.task, self.objective, self.examples = task, objective, examples
         self.loss_weight, self.name = loss_weight, name
-        self.loss: Objective | NestedLoss = objective  # or a NestedLoss around it
+        self.loss = objective  # or a loss around it, such as NestedLoss of losses/nested.py
         self.target = labels_to_targets(examples["train"].labels, task)
 
     @property
@@ -160,6 +159,10 @@ class TrainingTask:
         self.train_token_ids = model.tokenize_to_corpus(self.examples["train"].sentences)
         self.dev_token_ids = model.tokenize(self.examples["dev"].sentences)
         self.device = model.device
+
+    def token_ids(self, split: str) -> Iterable[Sequence[int]]:
+        """Return the token ids of all sentences of train or dev."""
+        return self.train_token_ids if split == "train" else self.dev_token_ids
 
     def plan_steps(self, batch_size: int, generator: torch.Generator) -> list[list[Any]]:
         """Return the steps of an epoch, with one batch each: [[(task, indices of its examples)], ...].
@@ -201,9 +204,7 @@ class TrainingTask:
         embeddings = embed.embed_no_grad(token_ids).chunk(len(examples.texts))  # k of (N, D)
         self.objective.eval()
         predictions = self.loss.predict(*embeddings)
-        by_sub_embedding = {}
-        if isinstance(self.loss, NestedLoss) and len(self.loss.sub_embeddings.slices) > 1:
-            by_sub_embedding = self.loss.predict_sub_embeddings(*embeddings)
+        by_sub_embedding = self.loss.predict_sub_embeddings(*embeddings)
         threshold = (dev_metrics or {}).get("threshold")
         metrics = compute_metrics(predictions, examples, self.task, threshold)
         if by_sub_embedding:
@@ -217,12 +218,12 @@ class TrainingTask:
 class EpochSteps:
     """The steps of an epoch: iterating yields each one, a list of batches; len() is the number of steps.
 
-    task: a TrainingTask or a MultiTask, which plans the steps of an epoch.
+    task: it plans the steps of an epoch.
     seed: of the generator, which draws another order in every epoch.
     The state that is saved is the position in the epoch: a resumed run continues with the next step.
     """
 
-    def __init__(self, task: Any, batch_size: int, seed: int):
+    def __init__(self, task: TrainingTask, batch_size: int, seed: int):
         self.task, self.batch_size, self.generator = task, batch_size, torch.Generator()
         first = task.plan_steps(batch_size, self.generator)  # only to count them: the seed is set afterwards
         self.num_steps = len(first)

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from test_any_model import ENCODE_METHODS, LINEAR
 from tokenizers import Tokenizer
 
-from tmft.checkpoints.st_folder import NO_PROMPTS, SIMILARITY_FN_NAMES
 from tmft.checkpoints.tokenizers import load_tokenizer
+from tmft.embedding.prompts import NO_PROMPTS
+from tmft.embedding.similarity import SIMILARITIES
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.training_free.static_models import random_word_vectors
@@ -44,7 +45,7 @@ def model_settings(draw: Callable) -> dict:
         {},
         optional={
             "default_prompt_name": st.sampled_from([None, "query", *prompts]),
-            "similarity_fn_name": st.sampled_from(SIMILARITY_FN_NAMES),
+            "similarity_fn_name": st.sampled_from([*SIMILARITIES]),
             "truncate_dim": st.sampled_from([1, 5, 24, 100]),
         },
     )

@@ -5,6 +5,7 @@ import yaml
 from conftest import tiny_model
 
 from tmft.checkpoints.model_card import ModelCardData, format_model_card, parse_hub_id
+from tmft.checkpoints.sentence_folder import sentence_model_card
 from tmft.io.formatting import escape_markdown
 from tmft.runs.pretrain import pretraining_card
 from tmft.runs.run_result import card_data_from_result, fine_tuning_to_markdown
@@ -28,7 +29,7 @@ def test_the_head_of_a_card_is_yaml_whatever_the_names_are(name):
     model = tiny_model()
     model.source = name
     told = ModelCardData(scores=((name, name, name, 0.5),))
-    card = model.model_card(told)
+    card = sentence_model_card(model, told)
     head = head_of(card)
     assert head["library_name"] == "sentence-transformers" and "tmft" in head["tags"]
     assert isinstance(head.get("base_model", ""), str)
@@ -71,7 +72,7 @@ def test_results_in_a_card_are_the_same_text_whatever_the_names_are(name):
 def test_a_prompt_of_a_saved_folder_does_nothing_in_a_card():
     model = tiny_model()
     model.prompt = "<img src=x> [a](http://b) [X] " + "guitar " * 900
-    card = model.model_card()
+    card = sentence_model_card(model)
     assert "leaves out the prompt '\\<img src=x\\> [a\\](http" in card and len(card) < 5000
 
 

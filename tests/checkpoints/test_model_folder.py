@@ -15,6 +15,7 @@ import pytest
 import torch
 from conftest import SENTENCES, VOCABULARY, store_weights, stored_weights, tiny_model, tiny_static_model
 
+import tmft.checkpoints.sentence_folder
 from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.model_folder import VOCABULARY_FILES, ModelFolder
 from tmft.checkpoints.tokenizer_kinds import TOKENIZER_KINDS
@@ -274,7 +275,7 @@ def test_a_model_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     model = tiny_model()
     model.max_length = 7
-    monkeypatch.setattr(SentenceEncoder, "model_card", lambda self: 1 / 0)
+    monkeypatch.setattr(tmft.checkpoints.sentence_folder, "sentence_model_card", lambda model: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         model.save_pretrained(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before

@@ -13,15 +13,12 @@ import torch
 from conftest import SENTENCES, assert_same_embeddings, embed_columns, tiny_model
 
 from tmft.checkpoints.model_folder import ModelFolder
-from tmft.checkpoints.st_folder import SIMILARITY_FN_NAMES, ModuleEntry
+from tmft.checkpoints.saved_modules import load_modules, to_saved_modules
+from tmft.checkpoints.st_folder import ModuleEntry
+from tmft.cli.options import keep_first_dimensions
 from tmft.embedding.modules import (
     ACTIVATIONS,
-    Dense,
-    LayerNorm,
     Normalize,
-    Truncate,
-    load_modules,
-    to_saved_modules,
 )
 from tmft.embedding.similarity import SIMILARITIES
 from tmft.errors import InputError
@@ -106,24 +103,11 @@ def test_a_number_of_dimensions_can_be_set_changed_and_removed():
             model.encode(SENTENCES, truncate_dim=wrong)
 
 
-def test_a_module_after_the_truncation_is_saved(tmp_path):
-    """sentence-transformers truncates at the end alone: a Dense takes the place of it."""
-    model = tiny_model()
-    model.truncate_dim = 8
-    model.head_modules.append(LayerNorm(8))
-    assert [type(module) for module in model.head_modules] == [Truncate, LayerNorm]
-    model.save_pretrained(tmp_path)
-    assert "truncate_dim" not in read_config(tmp_path)
-    again = SentenceEncoder.from_pretrained(tmp_path)
-    assert [type(module) for module in again.head_modules] == [Dense, LayerNorm]
-    np.testing.assert_allclose(again.encode(SENTENCES), model.encode(SENTENCES), atol=1e-6)
-
-
 def test_dimensions_that_are_kept_for_good_replace_those_of_the_folder(tmp_path):
     model = tiny_model()
     model.head_modules.append(Normalize())
     model.truncate_dim = 12
-    model.truncate_dimensions(8)
+    keep_first_dimensions(model, 8)
     assert (model.truncate_dim, model.dimensions) == (None, 8)
     np.testing.assert_allclose(np.linalg.norm(model.encode(SENTENCES), axis=1), 1, atol=1e-6)
 
@@ -160,11 +144,11 @@ def test_a_named_pooling_is_used_without_the_saved_dimensions_and_similarity(tin
 
 
 def test_the_names_of_the_similarity_functions_are_those_that_a_folder_may_state():
-    assert tuple(SIMILARITIES) == SIMILARITY_FN_NAMES
+    assert tuple(SIMILARITIES) == ("cosine", "dot", "euclidean", "manhattan")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SIMILARITY_FN_NAMES)
+@pytest.mark.parametrize("name", SIMILARITIES)
 def test_scores_are_those_of_the_evaluator_of_sentence_transformers(name, tiny_folder):
     from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 

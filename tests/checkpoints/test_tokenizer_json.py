@@ -7,12 +7,12 @@ import pytest
 from conftest import vocabulary_folder
 
 from tmft.checkpoints.sentencepiece import MAX_PIECE_LENGTH, read_spm
-from tmft.checkpoints.tokenizers import load_tokenizer
+from tmft.checkpoints.tokenizers import load_tokenizer, tokenizer_to_files
 from tmft.errors import InputError
 
 
 def content_of(folder) -> dict:
-    return json.loads(load_tokenizer(folder).to_files(64)["tokenizer.json"])
+    return json.loads(tokenizer_to_files(load_tokenizer(folder), 64)["tokenizer.json"])
 
 
 def put(content, place: str, value) -> None:

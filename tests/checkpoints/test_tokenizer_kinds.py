@@ -23,7 +23,7 @@ from tokenizer_forms import (
 )
 
 from tmft.checkpoints.tokenizer_kinds import TOKENIZER_KINDS
-from tmft.checkpoints.tokenizers import load_tokenizer
+from tmft.checkpoints.tokenizers import add_closing_token, load_tokenizer, tokenizer_to_files
 from tmft.errors import InputError
 from tmft.models.families import FAMILIES
 
@@ -60,7 +60,7 @@ def theirs(folder, texts: list[str]) -> list[list[int]]:
 def save(tokenizer, folder, to, **options):
     """Save a tokenizer with the config.json of `folder` beside it."""
     to.mkdir()
-    for name, content in tokenizer.to_files(64, **options).items():
+    for name, content in tokenizer_to_files(tokenizer, 64, **options).items():
         (to / name).write_text(content, encoding="utf-8")
     (to / "config.json").write_bytes((folder / "config.json").read_bytes())
     return to
@@ -252,11 +252,11 @@ def test_a_closing_token_that_the_template_lacks_is_reported_and_can_be_added(tm
     with caplog.at_level(logging.WARNING, logger="tmft"):
         tokenizer = load_tokenizer(tmp_path)
     (message,) = caplog.messages
-    assert "asks for </s> after each text" in message and "add_closing_token()" in message
+    assert "asks for </s> after each text" in message and "add_closing_token(tokenizer)" in message
     assert ids(tokenizer, ["the baker"]) == theirs(tmp_path, ["the baker"])
     (bare,) = ids(tokenizer, ["the baker"])
 
-    tokenizer.add_closing_token()
+    add_closing_token(tokenizer)
     assert ids(tokenizer, ["the baker"]) == [[*bare, 2]] and tokenizer.num_special_tokens == (1, 1)
     saved = save(tokenizer, tmp_path, tmp_path / "saved")
     assert ids(load_tokenizer(saved), ["the baker"]) == theirs(saved, ["the baker"]) == [[*bare, 2]]
@@ -271,7 +271,7 @@ def test_nothing_is_reported_where_the_template_has_the_closing_token(tmp_path, 
 def test_a_closing_token_without_a_name_cannot_be_added(tmp_path):
     FORMS["bert vocab.txt"](tmp_path)
     with pytest.raises(InputError, match="the tokenizer has no eos_token"):
-        load_tokenizer(tmp_path).add_closing_token()
+        add_closing_token(load_tokenizer(tmp_path))
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

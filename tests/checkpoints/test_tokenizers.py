@@ -7,8 +7,9 @@ import pytest
 from conftest import SENTENCES, VOCABULARY, vocabulary_folder
 from tokenizer_forms import bert_vocabulary, random_texts
 
-from tmft.checkpoints.tokenizers import Tokenizer, load_tokenizer
+from tmft.checkpoints.tokenizers import load_tokenizer, tokenizer_to_files
 from tmft.errors import InputError
+from tmft.tokenizer import Tokenizer
 
 
 def ids(folder) -> list[list[int]]:
@@ -121,7 +122,8 @@ def test_a_special_token_may_have_any_name(cls):
     last, man, sep = len(VOCABULARY), VOCABULARY.index("man"), VOCABULARY.index("[SEP]")
     assert tokenizer(["man"], max_length=9)[0] == [[last, man, sep]]
     assert (
-        json.loads(tokenizer.to_files(9)["tokenizer.json"])["post_processor"]["type"] == "TemplateProcessing"
+        json.loads(tokenizer_to_files(tokenizer, 9)["tokenizer.json"])["post_processor"]["type"]
+        == "TemplateProcessing"
     )
 
 

@@ -1,4 +1,4 @@
-"""What pip installs: all rooms, the commands, what ships of data/; ranges where requirements.txt pins."""
+"""What pip installs: all packages, the commands, what ships of data/; ranges where requirements.txt pins."""
 
 import importlib
 import re
@@ -14,9 +14,9 @@ PACKAGES = PROJECT["tool"]["setuptools"]["packages"]
 ELSEWHERE = {"tmft.commands": ".", "tmft.shipped": "data"}
 
 
-def test_every_room_is_installed():
-    rooms = {f"tmft.{path.parent.name}" for path in ROOT.glob("tmft/*/__init__.py")}
-    assert set(PACKAGES) == {"tmft", *rooms, *ELSEWHERE}
+def test_every_package_is_installed():
+    packages = {f"tmft.{path.parent.name}" for path in ROOT.glob("tmft/*/__init__.py")}
+    assert set(PACKAGES) == {"tmft", *packages, *ELSEWHERE}
     assert PROJECT["tool"]["setuptools"]["package-dir"] == ELSEWHERE
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from conftest import SENTENCES, tiny_model
 
+from tmft.checkpoints.saved_modules import load_modules
 from tmft.checkpoints.st_folder import SavedModule
 from tmft.embedding.modules import (
     ACTIVATIONS,
@@ -13,7 +14,6 @@ from tmft.embedding.modules import (
     Dense,
     LayerNorm,
     Normalize,
-    load_modules,
     make_projection,
 )
 from tmft.errors import InputError

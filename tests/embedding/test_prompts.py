@@ -9,9 +9,10 @@ import tokenizers
 from conftest import SENTENCES, tiny_model, vocabulary_folder
 from spm_model import made_up_sentences, train_spm
 
-from tmft.checkpoints.tokenizers import Tokenizer, load_tokenizer
+from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.embedding.prompts import PROMPTS, Prompt, parse_prompt
 from tmft.errors import InputError
+from tmft.tokenizer import Tokenizer
 
 # As they stand in the paper, with a typewriter's quotes; {} for the sentence.
 IN_THE_PAPER = {

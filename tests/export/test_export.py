@@ -24,6 +24,7 @@ from test_any_model import ENCODE_METHODS, models
 import tmft.cli.export_command as export_command
 import tmft.export.export as exporting
 from tmft.checkpoints.model_card import ModelCardData
+from tmft.checkpoints.sentence_folder import sentence_model_card
 from tmft.embedding.modules import Dense, make_projection
 from tmft.errors import InputError
 from tmft.export.export import FORMATS, export
@@ -510,8 +511,8 @@ def test_the_hub_reads_the_metadata_of_a_card(tmp_path):
 def test_of_random_weights_no_base_is_claimed(tmp_path):
     model = tiny_model()
     model.source = "google/electra-base-discriminator"
-    assert "base_model" not in model.model_card(ModelCardData(base=""))
-    assert 'base_model: "google/electra-base-discriminator"' in model.model_card()
+    assert "base_model" not in sentence_model_card(model, ModelCardData(base=""))
+    assert 'base_model: "google/electra-base-discriminator"' in sentence_model_card(model)
 
 
 # ---------------------------------------------------------------------------------------------------- command

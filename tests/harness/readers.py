@@ -23,7 +23,7 @@ from tokenizer_forms import FORMS
 from tmft.callbacks import BestWeights
 from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.save import save_encoder
-from tmft.checkpoints.tokenizers import load_tokenizer
+from tmft.checkpoints.tokenizers import load_tokenizer, tokenizer_to_files
 from tmft.data import read_examples
 from tmft.datasets.digests import SHA256
 from tmft.datasets.download import unzip_texts, write_splits
@@ -146,7 +146,7 @@ def load_and_tokenize(folder: Path) -> None:
     """Load a tokenizer and use all of it."""
     tokenizer = load_tokenizer(folder)
     tokenizer([*SENTENCES, "", "한국 é ﬁ A\0 \u2028<url>[MASK]<extra_id_0>", "a" * 300], 64)
-    tokenizer.vocabulary, tokenizer.num_special_tokens, tokenizer.to_files(64)
+    tokenizer.vocabulary, tokenizer.num_special_tokens, tokenizer_to_files(tokenizer, 64)
 
 
 CONFIGS = {
@@ -242,7 +242,7 @@ def save_tokenizer_json(folder: Path, kind: str) -> None:
         return
     if kind in ("t5", "deberta"):
         save_family(folder, {"t5": "t5", "deberta": "deberta-v2"}[kind])
-        files = load_tokenizer(folder).to_files(64)
+        files = tokenizer_to_files(load_tokenizer(folder), 64)
         shutil.rmtree(folder)
         folder.mkdir()
         for name, text in files.items():

@@ -9,6 +9,7 @@ from conftest import ROOT, SENTENCES, embed_columns, fit_with_options, tiny_mode
 
 import evaluate
 import train
+from tmft.cli.options import keep_first_dimensions
 from tmft.data import Examples
 from tmft.errors import InputError
 from tmft.loop import fit
@@ -185,7 +186,7 @@ def test_scores_of_sub_embeddings_are_those_of_a_model_that_was_cut(make_task, t
     model.save_pretrained(tmp_path / "m")
     for layer, size, name in ((2, 24, "layer 2"), (4, 8, "layer 4 first 8"), (0, 8, "layer 0 first 8")):
         cut = SentenceEncoder.from_pretrained(tmp_path / "m", layer=layer)
-        cut.truncate_dimensions(size)
+        keep_first_dimensions(cut, size)
         u, v = embed_columns(cut, task.examples["test"].texts)
         assert u.shape == (6, size)
         alone = METRICS["spearman"](CosineMSE().predict(u, v), task.examples["test"].labels)

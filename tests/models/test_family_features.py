@@ -17,7 +17,7 @@ from tokenizer_forms import FORMS
 
 import evaluate
 import train
-from tmft.checkpoints.tokenizers import Tokenizer, load_tokenizer
+from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import Examples
 from tmft.datasets.task_lookup import get_task
 from tmft.embedding.token_weights import special_ids
@@ -31,6 +31,7 @@ from tmft.runs.run_config import FineTuningRecipe
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.students.vocabulary_pruning import prune_vocabulary
 from tmft.tasks import TASKS
+from tmft.tokenizer import Tokenizer
 from tmft.training.freezing import FreezeLayers
 from tmft.training.gradient_cache import GradientCache
 from tmft.training_task import Batch, PackedEmbedder

@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import VOCABULARY, open_in_transformers, vocabulary_folder
 from safetensors.torch import load_file
-from test_loop import LINES, held_out, pretrain
+from test_pretraining_loop import LINES, held_out, pretrain
 
 from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.model_folder import ModelFolder

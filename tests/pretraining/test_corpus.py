@@ -9,7 +9,7 @@ import pytest
 from conftest import SENTENCES, vocabulary_folder
 
 import tmft.io.text
-from tmft.checkpoints.tokenizers import load_tokenizer
+from tmft.checkpoints.tokenizers import load_tokenizer, tokenizer_to_files
 from tmft.errors import InputError
 from tmft.io.text import OPENERS
 from tmft.packing import pack
@@ -106,7 +106,7 @@ def test_a_trained_vocabulary_covers_its_text_and_is_loaded_as_it_was_saved(text
     ids, _ = tokenizer(SENTENCES, 40)
     assert not any(1 in sentence for sentence in ids)  # no [UNK]
     assert all(sentence[0] == 2 and sentence[-1] == 3 for sentence in ids)
-    for name, content in tokenizer.to_files(40).items():
+    for name, content in tokenizer_to_files(tokenizer, 40).items():
         (tmp_path / name).write_text(content, encoding="utf-8")
     assert load_tokenizer(tmp_path)(SENTENCES, 40)[0] == ids
 

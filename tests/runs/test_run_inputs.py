@@ -13,6 +13,7 @@ import tmft.runs.fine_tune
 import tmft.runs.pretrain
 import train
 from tmft.checkpoints.model_folder import ModelFolder
+from tmft.cli.options import keep_first_dimensions
 from tmft.data import Examples
 from tmft.errors import InputError
 from tmft.io.distributed import single_process
@@ -159,7 +160,7 @@ def test_random_weights_do_not_depend_on_those_of_the_checkpoint(ckpt):
 
 def test_the_modules_of_a_checkpoint_are_a_part_of_it(tmp_path):
     model = tiny_model()
-    model.truncate_dimensions(8)
+    keep_first_dimensions(model, 8)
     model.save_pretrained(tmp_path)
     assert {"modules.json", "2_Dense/model.safetensors", "2_Dense/config.json"} <= set(
         ModelFolder(tmp_path).digests()

@@ -22,6 +22,7 @@ from processes import run_together
 
 import tmft.serving.encode_file as encoding
 from tmft.cli import encode_command as encode
+from tmft.cli.options import keep_first_dimensions
 from tmft.embedding.modules import Dense
 from tmft.embedding.token_weights import TokenWeights
 from tmft.errors import InputError
@@ -219,7 +220,7 @@ CHANGES = {
     "pooling": lambda model: setattr(model, "pooling", "cls"),
     "max_length": lambda model: setattr(model, "max_length", 5),
     "precision": lambda model: model.bfloat16(),
-    "dimensions": lambda model: model.truncate_dimensions(8),
+    "dimensions": lambda model: keep_first_dimensions(model, 8),
     "tokenizer": lambda model: model.tokenizer.special_tokens.update(mask_token="[OTHER]"),
 }
 

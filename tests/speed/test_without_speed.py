@@ -1,6 +1,7 @@
 """tmft/speed changes only the speed: with torch's own modules the results are the same, up to rounding."""
 
 import ast
+import sys
 from contextlib import nullcontext
 from itertools import pairwise
 
@@ -38,10 +39,13 @@ def plain_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return nn.functional.rms_norm(x, weight.shape, weight, eps)
 
 
+# The attention of every row is written out: no row is long, and no mask is that of a long row.
+NO_LONG_ROWS = {"LongRowMask": type(None)}
+CONSTANTS = {"LONG_ROW", "SHORT_ROW", "LongRowMask", "long_row_attention"}
 # module -> {name that it imports from tmft/speed: replacement without tmft/speed}
 REPLACEMENTS = {
-    "tmft.speed.long_rows": {"Dropout": nn.Dropout},
-    "tmft.bert": {"Dropout": nn.Dropout},
+    "tmft.encoder": {"LONG_ROW": sys.maxsize, **NO_LONG_ROWS, "SHORT_ROW": 0},
+    "tmft.bert": {"Dropout": nn.Dropout, **NO_LONG_ROWS, "long_row_attention": None},
     "tmft.deberta": {"Dropout": nn.Dropout},
     "tmft.models.t5": {"Dropout": nn.Dropout, "RMSNorm": nn.RMSNorm},
     "tmft.models.t5_decoder": {"Dropout": nn.Dropout},
@@ -49,6 +53,8 @@ REPLACEMENTS = {
         "Dropout": nn.Dropout,
         "RMSNorm": nn.RMSNorm,
         "rms_norm": plain_rms_norm,
+        **NO_LONG_ROWS,
+        "long_row_attention": None,
     },
     "tmft.device": {"limit_threads": lambda: None},
     "tmft.packing": {"bin_pack": one_row_each},
@@ -136,10 +142,11 @@ def test_without_speed_losses_and_embeddings_are_the_same(model_type, tmp_path, 
                 used.add(name)
                 return replacement(*args, **kwargs)
 
-            monkeypatch.setattr(f"{module}.{name}", recorded)
+            new = replacement if name in CONSTANTS else recorded
+            monkeypatch.setattr(f"{module}.{name}", new)
 
     without_speed = losses_and_embeddings(tmp_path)
-    everything = {name for replacements in REPLACEMENTS.values() for name in replacements}
+    everything = {name for replacements in REPLACEMENTS.values() for name in replacements} - CONSTANTS
     norms = {"t5": "RMSNorm", "qwen3": "RMSNorm", "gemma3_text": "rms_norm"}
     of_commands = {"limit_threads", "describe_threads", "describe_slowdown"}
     assert used == everything - of_commands - ({"RMSNorm", "rms_norm"} - {norms.get(model_type)})

@@ -9,12 +9,12 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models
 
 import tmft.cli.export_command as export_command
-from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.embedding.modules import make_projection
 from tmft.errors import InputError
 from tmft.export.export import export
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.students.vocabulary_pruning import prune_vocabulary
+from tmft.tokenizer import Tokenizer
 
 TWINS = ROOT / "data/twins"
 TEXT = [*SENTENCES, "Naïve physicists – in 1998 – played “jazz” on 3 zithers.", "한국", "xqzj??", "~ €"]

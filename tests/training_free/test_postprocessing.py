@@ -6,9 +6,10 @@ import torch
 from torch.nn.functional import normalize
 
 from tmft import SentenceEncoder
+from tmft.checkpoints.saved_modules import to_saved_modules
 from tmft.data import read_examples
 from tmft.datasets.task_lookup import get_task
-from tmft.embedding.modules import Normalize, to_saved_modules
+from tmft.embedding.modules import Normalize
 from tmft.errors import InputError
 from tmft.evaluation.isotropy import iso_score
 from tmft.training_free.postprocessing import (

@@ -20,7 +20,6 @@ from tmft.checkpoints.hub import HubRepository, is_hub_id
 from tmft.checkpoints.st_folder import (
     BASE_MODULES,
     HEAD_MODULES,
-    SIMILARITY_FN_NAMES,
     STATIC_EMBEDDING,
     WORD_WEIGHTS,
     ModelSettings,
@@ -41,6 +40,7 @@ from tmft.checkpoints.tokenizer_config import (
     parse_tokenizer_config,
 )
 from tmft.checkpoints.weights import WEIGHT_FILES, WeightFiles, parse_index
+from tmft.embedding.similarity import SIMILARITIES
 from tmft.encoder import EncoderConfig
 from tmft.errors import InputError, did_you_mean
 from tmft.io.atomic import WRITING
@@ -272,7 +272,7 @@ class ModelFolder:
             settings = merge_settings(st_config, tmft_json, transformer_config, pooling)
         if not with_modules:
             return replace(settings, similarity_fn_name="cosine", truncate_dim=None, token_weights=None)
-        if (similarity := settings.similarity_fn_name) not in SIMILARITY_FN_NAMES:
+        if (similarity := settings.similarity_fn_name) not in SIMILARITIES:
             log.warning(
                 "%s has similarity_fn_name %s: embeddings are compared by their cosine", self.path, similarity
             )

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from tmft.checkpoints.save import save_tensors
+from tmft.embedding.prompts import NO_PROMPTS
 from tmft.errors import InputError, did_you_mean, short_repr
 from tmft.io.files import get_typed, is_plain_name, is_utf8_string
 from tmft.pooling import POOLINGS
@@ -32,8 +33,6 @@ BASE_MODULES = ("Transformer", STATIC_EMBEDDING, "Pooling")
 HEAD_MODULES = ("Dense", "LayerNorm", "Normalize")  # the modules after the pooling that tmft can run
 MAX_POOLING_NAME_LENGTH = 200  # characters of a name such as max+mean
 MAX_MODULES = 50  # of one model; the files of each of them are requests to the hub
-NO_PROMPTS = {"query": "", "document": ""}  # the prompts that every model of sentence-transformers has
-SIMILARITY_FN_NAMES = ("cosine", "dot", "euclidean", "manhattan")  # as in SentenceTransformer
 
 
 @dataclass
@@ -61,7 +60,7 @@ class ModelSettings:
     lower_case: whether the text is lower-cased before it is tokenized.
     prompts: name -> a prefix of a sentence, or a template in which [X] stands for the sentence.
     default_prompt_name: the name of the prompt that is used if none is asked for; None if it is no prompt.
-    similarity_fn_name: how embeddings are compared, one of SIMILARITY_FN_NAMES.
+    similarity_fn_name: how embeddings are compared, one of SIMILARITIES.
     truncate_dim: how many dimensions of an embedding are kept, the first ones; None keeps all.
     layer_mix: the hidden states whose mean is pooled, such as "1+12"; None means the last hidden state.
     token_weights: the name of token weights that depend on positions, "no-prompt"; None if there are none.

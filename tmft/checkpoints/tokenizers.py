@@ -43,136 +43,9 @@ from tmft.encoder import UNLIMITED_LENGTH
 from tmft.errors import InputError
 from tmft.io.files import reading
 from tmft.models.families import FAMILIES
+from tmft.tokenizer import UNCHANGED_CLASS, Tokenizer
 
-UNCHANGED_CLASS = "PreTrainedTokenizerFast"  # the class of transformers that uses tokenizer.json unchanged
 log: logging.Logger = logging.getLogger("tmft")
-
-
-class Tokenizer:
-    """Turn sentences into lists of token ids, with the special tokens of the model around them.
-
-    backend: a tokenizers.Tokenizer; its padding and truncation are switched off.
-    special_tokens: the special tokens by their usual names, such as {"cls_token": "[CLS]"}.
-    max_length: the limit in tokens that the tokenizer's files state; None if they state none.
-    add_special_tokens: False in static models; a text may then have no tokens at all.
-    tokenizer_class: the transformers class that opens the saved files. Classes such as T5Tokenizer build the
-    same tokenizer again from its vocabulary; PreTrainedTokenizerFast uses tokenizer.json as it is.
-
-    The attribute pad_id is the id of the padding token, 0 if there is none.
-    """
-
-    backend: tokenizers.Tokenizer
-    special_tokens: dict[str, str]
-    max_length: int | None
-    add_special_tokens: bool
-    tokenizer_class: str
-
-    def __init__(
-        self,
-        backend: tokenizers.Tokenizer,
-        special_tokens: dict[str, str],
-        max_length: int | None = None,
-        add_special_tokens: bool = True,
-        tokenizer_class: str = UNCHANGED_CLASS,
-    ):
-        if not add_special_tokens and backend.truncation:  # static models state their limit only here
-            max_length = max_length or backend.truncation["max_length"]
-        self.backend, self.special_tokens, self.max_length = backend, special_tokens, max_length
-        self.add_special_tokens, self.tokenizer_class = add_special_tokens, tokenizer_class
-        backend.no_padding()
-        backend.no_truncation()
-        pad_token = special_tokens.get("pad_token")
-        self.pad_id: int = 0 if pad_token is None else backend.token_to_id(pad_token) or 0
-
-    def __call__(
-        self, sentences: list[str], max_length: int, suffix_length: int | None = None
-    ) -> tuple[list[list[int]], int]:
-        """Return the token ids of each sentence, and how many of the sentences were truncated.
-
-        If a sentence has more than max_length tokens, its last suffix_length tokens are kept, and tokens
-        before these are removed. suffix_length None means the number of special tokens that are added after
-        a sentence, such as [SEP] or </s>.
-        """
-        token_ids = self.encode_batch(sentences, add_special_tokens=self.add_special_tokens)
-        too_long = [index for index, ids in enumerate(token_ids) if len(ids) > max_length]
-        if not too_long:
-            return token_ids, 0
-        if suffix_length is None:
-            suffix_length = self.num_special_tokens[1]
-        for index in too_long:
-            ids = token_ids[index]
-            token_ids[index] = ids[: max_length - suffix_length] + ids[len(ids) - suffix_length :]
-        return token_ids, len(too_long)
-
-    def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
-        """Return the token ids of each of the texts, without truncation.
-
-        add_special_tokens: whether to add tokens such as [CLS] and [SEP] around each text.
-        Raises InputError if the tokenizer's own files make it fail on a text.
-        """
-        with reading("a text", "check the text, or restore the files of the tokenizer"):
-            encodings = self.backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
-            return [encoding.ids for encoding in encodings]
-
-    @property
-    def vocabulary(self) -> list[str]:
-        """All tokens in the order of their ids; an id n without a token is called "[n]"."""
-        token_by_id = {id: token for token, id in self.backend.get_vocab().items()}
-        return [token_by_id.get(id, f"[{id}]") for id in range(max(token_by_id) + 1)]
-
-    @property
-    def num_special_tokens(self) -> tuple[int, int]:
-        """How many special tokens are added before and after a sentence."""
-        if not self.add_special_tokens:
-            return 0, 0
-        for text in ("a", "1", ".", "A"):
-            (ids,), (all_ids,) = (self.encode_batch([text], add) for add in (False, True))
-            for before in range(len(all_ids) - len(ids) + 1):
-                if ids and all_ids[before : before + len(ids)] == ids:
-                    return before, len(all_ids) - len(ids) - before
-        added = self.backend.num_special_tokens_to_add(False)  # no text has tokens of its own: assume [CLS]
-        before = min(added, int("cls_token" in self.special_tokens))
-        return before, added - before
-
-    def add_closing_token(self) -> None:
-        """Make the tokenizer add its eos_token after every text, also when it is loaded from saved files.
-
-        This is for checkpoints such as e5-mistral, whose tokenizer_config.json asks for the token by
-        add_eos_token, but whose tokenizer.json does not add it. Raises InputError if the vocabulary has no
-        such token.
-        """
-        eos_token = self.special_tokens.get("eos_token")
-        eos_id = None if eos_token is None else self.backend.token_to_id(eos_token)
-        if eos_id is None:
-            raise InputError("the tokenizer has no eos_token to add after a text: name one in its files")
-        before, after = self.num_special_tokens
-        ids = self.encode_batch([""], add_special_tokens=True)[0]
-        closing = [*ids[len(ids) - after :], eos_id]
-        self.backend.post_processor = post_processor_from_ids(self.backend, ids[:before], closing)
-
-    def to_files(self, max_length: int, padding_side: str = "right") -> dict[str, str]:
-        """Return {file name: content} of the files from which this tokenizer can be loaded again.
-
-        The loaded tokenizer gives the same ids in tmft and in transformers. max_length: the limit in tokens
-        that the files state. padding_side: "left" or "right", where transformers puts padding.
-        """
-        config = {
-            "tokenizer_class": self.tokenizer_class,
-            "model_max_length": max_length,
-            **self.special_tokens,
-        }
-        if padding_side != "right":
-            config["padding_side"] = padding_side
-        kind = TOKENIZER_KINDS[KIND_BY_CLASS.get(self.tokenizer_class, "generic")]
-        config |= kind.saved_keys(self.backend)
-        backend = self.backend
-        if not self.add_special_tokens and max_length < UNLIMITED_LENGTH:
-            backend = tokenizers.Tokenizer.from_str(backend.to_str())
-            backend.enable_truncation(max_length)
-        return {
-            "tokenizer.json": backend.to_str(pretty=True),
-            "tokenizer_config.json": json.dumps(config, indent=2, ensure_ascii=False) + "\n",
-        }
 
 
 def load_tokenizer(
@@ -228,7 +101,7 @@ def load_tokenizer(
     if eos_token and config.flag("add_eos_token", False) and not (ends_with_eos or is_static):
         log.warning(
             "%s asks for %s after each text (add_eos_token), but tokenizer.json does not add it: texts end "
-            "without it, as in transformers 5; call tokenizer.add_closing_token() to add it",
+            "without it, as in transformers 5; call add_closing_token(tokenizer) to add it",
             path / "tokenizer_config.json",
             eos_token,
         )
@@ -403,3 +276,45 @@ def post_processor_from_ids(
             {"id": name, "ids": [id], "tokens": [backend.id_to_token(id)]} for name, id in special.items()
         ],
     )
+
+
+def add_closing_token(tokenizer: Tokenizer) -> None:
+    """Make a tokenizer add its eos_token after every text, also when it is loaded from saved files.
+
+    This is for checkpoints such as e5-mistral, whose tokenizer_config.json asks for the token by
+    add_eos_token, but whose tokenizer.json does not add it. Raises InputError if the vocabulary has no
+    such token.
+    """
+    eos_token = tokenizer.special_tokens.get("eos_token")
+    eos_id = None if eos_token is None else tokenizer.backend.token_to_id(eos_token)
+    if eos_id is None:
+        raise InputError("the tokenizer has no eos_token to add after a text: name one in its files")
+    before, after = tokenizer.num_special_tokens
+    ids = tokenizer.encode_batch([""], add_special_tokens=True)[0]
+    closing = [*ids[len(ids) - after :], eos_id]
+    tokenizer.backend.post_processor = post_processor_from_ids(tokenizer.backend, ids[:before], closing)
+
+
+def tokenizer_to_files(tokenizer: Tokenizer, max_length: int, padding_side: str = "right") -> dict[str, str]:
+    """Return {file name: content} of the files from which a tokenizer can be loaded again.
+
+    The loaded tokenizer gives the same ids in tmft and in transformers. max_length: the limit in tokens
+    that the files state. padding_side: "left" or "right", where transformers puts padding.
+    """
+    config = {
+        "tokenizer_class": tokenizer.tokenizer_class,
+        "model_max_length": max_length,
+        **tokenizer.special_tokens,
+    }
+    if padding_side != "right":
+        config["padding_side"] = padding_side
+    kind = TOKENIZER_KINDS[KIND_BY_CLASS.get(tokenizer.tokenizer_class, "generic")]
+    config |= kind.saved_keys(tokenizer.backend)
+    backend = tokenizer.backend
+    if not tokenizer.add_special_tokens and max_length < UNLIMITED_LENGTH:
+        backend = tokenizers.Tokenizer.from_str(backend.to_str())
+        backend.enable_truncation(max_length)
+    return {
+        "tokenizer.json": backend.to_str(pretty=True),
+        "tokenizer_config.json": json.dumps(config, indent=2, ensure_ascii=False) + "\n",
+    }

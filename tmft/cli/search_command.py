@@ -22,7 +22,7 @@ from pathlib import Path
 from tmft.cli.options import add_embedding_options, add_model_options, load_model
 from tmft.cli.parser import CommandLineParser
 from tmft.device import choose_device
-from tmft.embedding.prompts import choose_prompt, parse_prompt
+from tmft.embedding.prompts import choose_prompt, parse_prompt, retrieval_prompts
 from tmft.io.formatting import without_control_characters
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.search import nearest_lines
@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def search_prompts(args: Namespace, model: SentenceEncoder) -> tuple[str, str]:
     """Return the prompts of the query and of the lines. model: the model of `load_model`."""
-    query_prompt, document_prompt = model.retrieval_prompts
+    query_prompt, document_prompt = retrieval_prompts(model.prompts, model.default_prompt_name)
     if args.prompt or args.prompt_name:
         query_prompt = document_prompt = model.prompt
     if args.query_prompt:

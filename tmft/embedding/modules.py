@@ -6,15 +6,13 @@ which builds the module from the content of its config.json (without its weights
 the content to write to that file. The names of its weights in a file begin with weight_prefix.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmft.checkpoints.st_folder import SavedModule
-from tmft.errors import InputError, describe_error, did_you_mean, short_repr
+from tmft.errors import InputError, did_you_mean, short_repr
 
 # Names of classes of torch.nn: every activation that has no weights, works on each number by itself and needs
 # no arguments, because sentence-transformers stores the name of the class alone.
@@ -98,64 +96,11 @@ class Normalize(nn.Module):
         return cls()
 
 
-class Truncate(nn.Module):
-    """Keep the first dimensions of each embedding: (S, in_features) -> (S, out_features).
-
-    As the last module it is saved as truncate_dim of config_sentence_transformers.json. Since
-    sentence-transformers has no such module, it is saved as a Dense if another module follows.
-    """
-
-    in_features: int
-    out_features: int
-
-    weight_prefix = ""
-
-    def __init__(self, in_features: int, out_features: int):
-        super().__init__()
-        self.in_features, self.out_features = in_features, out_features
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the first dimensions of embeddings, (N, out_features). x: (N, in_features)."""
-        return x[:, : self.out_features]
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The content of a config.json."""
-        return {"in_features": self.in_features, "out_features": self.out_features}
-
-    def to_dense(self) -> Dense:
-        """Return a Dense that computes the same."""
-        dense = Dense(self.in_features, self.out_features, bias=False)
-        dense.weight.data = torch.eye(self.out_features, self.in_features)
-        return dense
-
-
 MODULE_CLASSES: dict[str, type[Dense] | type[LayerNorm] | type[Normalize]] = {
     "Dense": Dense,
     "LayerNorm": LayerNorm,
     "Normalize": Normalize,
 }
-
-
-def load_modules(saved: list[SavedModule]) -> list[nn.Module]:
-    """Return the modules after the pooling, in float32, with their weights."""
-    modules: list[nn.Module] = []
-    for entry in saved:
-        try:
-            with torch.device("meta"):  # allocates nothing, whatever sizes config.json claims
-                module = MODULE_CLASSES[entry.kind].from_config(entry.config)
-            weights = {
-                # A copy: a tensor of a file may begin at any address, on which the last bits of sums depend.
-                name.removeprefix(module.weight_prefix): weight.float().clone()
-                for name, weight in entry.weights.items()
-            }
-            module.load_state_dict(weights, assign=True)
-        except (KeyError, TypeError, RuntimeError) as error:
-            raise InputError(
-                f"{entry.folder} is not a complete {entry.kind} ({describe_error(error)}): restore its files"
-            ) from None
-        modules.append(module)
-    return modules
 
 
 def make_projection(
@@ -182,6 +127,13 @@ def make_projection(
     return nn.Sequential(dense, Normalize())
 
 
+def first_dimensions(width: int, num_kept: int) -> Dense:
+    """Return a Dense that keeps the first num_kept of `width` dimensions: (S, width) -> (S, num_kept)."""
+    dense = Dense(width, num_kept, bias=False)
+    dense.weight.data = torch.eye(num_kept, width)
+    return dense
+
+
 def check_module_widths(modules: nn.Sequential, width: int, source: str) -> None:
     """Raise InputError if a module takes embeddings of another width than it gets.
 
@@ -189,7 +141,7 @@ def check_module_widths(modules: nn.Sequential, width: int, source: str) -> None
     """
     for module in modules:
         expected: tuple[int, ...] = (width,)
-        if isinstance(module, nn.Linear | Truncate):
+        if isinstance(module, nn.Linear):
             expected = (module.in_features,)
         elif isinstance(module, nn.LayerNorm):
             expected = module.normalized_shape
@@ -201,19 +153,3 @@ def check_module_widths(modules: nn.Sequential, width: int, source: str) -> None
                 "pooling",
             )
         width = getattr(module, "out_features", width)
-
-
-def to_saved_modules(modules: Iterable[Any]) -> list[SavedModule]:
-    """Return the name, configuration and weights of each of the modules, in the form in which they are saved.
-
-    It is the inverse of load_modules. A Truncate becomes a Dense.
-    """
-    modules = [module.to_dense() if isinstance(module, Truncate) else module for module in modules]
-    return [
-        SavedModule(
-            type(module).__name__,
-            module.config,
-            {module.weight_prefix + name: weight.cpu() for name, weight in module.state_dict().items()},
-        )
-        for module in modules
-    ]

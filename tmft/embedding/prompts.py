@@ -10,8 +10,8 @@ does not mention it.
 
 import logging
 
-from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.errors import InputError, check_choice, short_repr
+from tmft.tokenizer import Tokenizer
 
 PROMPTS = {
     "T0": 'This sentence: "[X.]" means [M].',
@@ -21,6 +21,7 @@ PROMPTS = {
     "T4": 'This sentence from the dictionary: "[X.]" means "[M]" and is about [M], '
     "which is a synonym for [M].",
 }
+NO_PROMPTS = {"query": "", "document": ""}  # the prompts that every model of sentence-transformers has
 MAX_CHARACTERS = 1 << 20  # of a text that are tokenized
 PLACEHOLDERS = ("[X.]", "[X]")
 # Names of the prompts for queries and for documents; the first one that a model has is used.
@@ -57,6 +58,18 @@ def choose_prompt(
 def first_prompt_name(prompts: dict[str, str], candidates: tuple[str, ...]) -> str | None:
     """Return the first candidate that is a key of `prompts`; None if none is."""
     return next((name for name in candidates if name in prompts), None)
+
+
+def retrieval_prompts(prompts: dict[str, str], default_prompt_name: str | None) -> tuple[str, str]:
+    """Return the prompts of a query and of the documents that are searched for it.
+
+    They are those of `SentenceEncoder.encode_query` and `encode_document`, if there is a prompt for one of
+    the two. Otherwise both are the default prompt.
+    """
+    names = [first_prompt_name(prompts, known) for known in (QUERY_PROMPT_NAMES, DOCUMENT_PROMPT_NAMES)]
+    query, document = (choose_prompt(prompts, default_prompt_name, name) for name in names)
+    default = choose_prompt(prompts, default_prompt_name)
+    return (query, document) if query or document else (default, default)
 
 
 def parse_prompt(text: str, parameter: str = "prompt") -> str:

@@ -6,6 +6,7 @@ Shapes: N and M embeddings, D dimensions.
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -32,3 +33,11 @@ SIMILARITIES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tens
     ),
     "manhattan": (lambda u, v: -torch.cdist(u, v, p=1.0), lambda u, v: -(u - v).abs().sum(-1)),
 }
+
+
+def to_matrix(embeddings: np.ndarray | Tensor) -> Tensor:
+    """Return embeddings, (N, D) or (D,), as an (N, D) tensor, float32. Raises TypeError for strings."""
+    strings = [embeddings] if isinstance(embeddings, str) else embeddings
+    if isinstance(strings, list | tuple) and any(isinstance(one, str) for one in strings):
+        raise TypeError("similarity compares embeddings, not sentences: call model.encode(sentences) first")
+    return torch.atleast_2d(torch.as_tensor(embeddings)).float()

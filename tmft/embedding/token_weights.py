@@ -24,10 +24,10 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.embedding.prompts import Prompt
 from tmft.errors import InputError, did_you_mean
 from tmft.packing import PackedBatch
+from tmft.tokenizer import Tokenizer
 
 # Frequent tokens of an uncased English BERT that PromptBERT excludes (github.com/kongds/Prompt-BERT). Some of
 # them, such as man, dog and playing, are frequent only in captions: the list was made from test sets.

@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tmft.checkpoints.compact import LAYOUT_KEY, LAYOUT_VERSION, pack_weights
-from tmft.embedding.modules import Dense, Normalize, Truncate
+from tmft.checkpoints.sentence_folder import settings_of
+from tmft.embedding.modules import Dense, Normalize
 from tmft.errors import InputError
 from tmft.export import numpy_encoder
 from tmft.export.calibrated_rounding import round_with_calibration
@@ -29,7 +30,6 @@ def require_compact_support(model: SentenceEncoder) -> SentenceEncoder:
     dense_activations = {
         type(module.activation).__name__ for module in model.head_modules if isinstance(module, Dense)
     }
-    kinds = (Dense, Normalize, Truncate)
     problems = {
         f"pools by {model.pooling}": model.pooling not in ("mean", "cls"),
         "mixes several layers": model.layers is not None,
@@ -37,12 +37,12 @@ def require_compact_support(model: SentenceEncoder) -> SentenceEncoder:
         f"has the activation {config.hidden_act}": config.hidden_act not in known,
         "has a Dense with an activation that is not Tanh": not dense_activations <= known,
         "has other modules than Dense and Normalize": not all(
-            isinstance(m, kinds) for m in model.head_modules
+            isinstance(m, Dense | Normalize) for m in model.head_modules
         ),
         "has weights beyond 65504, the largest number of float16": not all(
             weight.half().isfinite().all() for weight in model.state_dict().values()
         ),
-        "has prompts that are no prefixes": bool(model.to_folder_config().prompt_templates),
+        "has prompts that are no prefixes": bool(settings_of(model).prompt_templates),
     }
     if found := [problem for problem, is_there in problems.items() if is_there]:
         problem = f"format compact: the model {found[0]}, which {ENCODER_FILE} cannot compute"

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from tmft.checkpoints.model_card import PLACEHOLDER_PATH, ModelCardData
+from tmft.checkpoints.sentence_folder import sentence_model_card
 from tmft.checkpoints.weights import DTYPES
 from tmft.embedding.modules import Dense
 from tmft.errors import InputError, check_choice
@@ -196,7 +197,7 @@ def export(
         graph_file = ""
         if export_format.graph_pattern:
             graph_file = find_graph(new, export_format.graph_pattern).relative_to(new).as_posix()
-        card = converted.model_card(card_data, repo_id or PLACEHOLDER_PATH, graph_file)
+        card = sentence_model_card(converted, card_data, repo_id or PLACEHOLDER_PATH, graph_file)
         write_file(new / "README.md", card)
         if sentences:
             embeddings = export_format.open(new)(sentences)

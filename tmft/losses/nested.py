@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tmft.errors import InputError
 from tmft.loss import Objective
@@ -102,7 +102,7 @@ def sample_loss(loss: Callable[[Texts], Tensor], sub_embeddings: list[Texts], ra
 ALL_LAYERS = {"mean": mean_loss, "sample": sample_loss, "widening": mean_loss}
 
 
-class NestedLoss(nn.Module):
+class NestedLoss(Objective):
     """Applies the loss of an objective to every sub-embedding, and combines these losses into one.
 
     objective: an instance of an entry of OBJECTIVES, made for embeddings of D dimensions. It must not have a
@@ -114,7 +114,7 @@ class NestedLoss(nn.Module):
     sub_embeddings: SubEmbeddingSlices
 
     def __init__(self, objective: Objective, sub_embeddings: SubEmbeddingSlices, combine: str = "mean"):
-        super().__init__()
+        super().__init__(sub_embeddings.width, None)
         self.objective, self.sub_embeddings = objective, sub_embeddings
         self.combine = ALL_LAYERS[combine if len(sub_embeddings.slices) > 1 else "mean"]
 
@@ -138,7 +138,7 @@ class NestedLoss(nn.Module):
         return self.objective.predict(*(self.sub_embeddings.split(u)[""] for u in embeddings))
 
     def predict_sub_embeddings(self, *embeddings: Tensor) -> dict[str, np.ndarray]:
-        """Return {name: predictions of the objective} for every sub-embedding except the full one.
+        """Return {name: predictions of the objective} for every sub-embedding but the full one; {} if none.
 
         embeddings: one tensor (N, width) for each of the k texts of an example.
         """

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.save import save_encoder
-from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.encoder import BaseEncoder, EncoderConfig, init_weights
 from tmft.errors import InputError
 from tmft.models.families import FAMILIES
@@ -30,6 +29,7 @@ from tmft.packing import pack_arrays
 from tmft.pretraining.corpus import TokenizedCorpus
 from tmft.pretraining.masking import LabeledBatch, indices_of_process
 from tmft.pretraining.token_heads import MaskedLM, MaskedLMHead, TokenPrediction, read_head, read_mlm_head
+from tmft.tokenizer import Tokenizer
 
 LM_HEAD = {"lm_head.weight": "weight"}  # weight in the checkpoint -> weight of a linear map
 

@@ -14,11 +14,11 @@ import numpy as np
 from tokenizers import trainers
 
 from tmft.checkpoints.tokenizer_kinds import BERT_UNCASED, TOKENIZER_KINDS, wordpiece_tokenizer
-from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.device import progress_bar
 from tmft.errors import InputError
 from tmft.io.text import read_lines
 from tmft.packing import TokenizedCorpus
+from tmft.tokenizer import Tokenizer
 
 CHUNK_LINES = 4096  # lines that are tokenized at a time
 HELD_OUT_FRACTION = 0.01

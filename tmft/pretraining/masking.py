@@ -20,9 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.packing import PackedBatch, pack_arrays
 from tmft.pretraining.corpus import TokenizedCorpus
+from tmft.tokenizer import Tokenizer
 
 IGNORED_LABEL = -100  # what cross_entropy of torch ignores
 LABELS_MULTIPLE = 32

@@ -22,7 +22,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tmft.checkpoints.save import save_encoder
-from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.encoder import EncoderConfig, block_diagonal_mask
 from tmft.errors import InputError
 from tmft.models.families import FAMILIES
@@ -32,6 +31,7 @@ from tmft.packing import PackedBatch, pack_arrays
 from tmft.pretraining.corpus import TokenizedCorpus
 from tmft.pretraining.masking import indices_of_process
 from tmft.pretraining.token_heads import TokenPrediction
+from tmft.tokenizer import Tokenizer
 
 START = -1  # placeholder in decoder inputs for the start token, whose id the model's config has
 

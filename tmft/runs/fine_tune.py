@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from tmft.callbacks import Callback
+from tmft.checkpoints.sentence_folder import check_can_be_saved, describe_differences
 from tmft.data import Examples
 from tmft.datasets.task_lookup import subsample_train
 from tmft.device import choose_precision
@@ -77,6 +78,7 @@ def fine_tune(
         model.to(processes.device).source = config.init_from or config.ckpt
         model.similarity_fn_name = "cosine"  # what the losses and the score on dev compare embeddings by
         if config.projection:
+            model.truncate_dim = None  # the projection takes all dimensions
             projection = make_projection(
                 model.head_modules, model.dimensions, config.projection, model.source
             )
@@ -86,7 +88,7 @@ def fine_tune(
         if config.token_weights:
             sentences = [sentence for splits in data.values() for sentence in splits["train"].sentences]
             model.set_token_weights(config.token_weights, sentences)
-        model.check_can_be_saved()  # now, and not after the first epoch
+        check_can_be_saved(model)  # now, and not after the first epoch
         data = subsample_train(data, config.train_fraction, config.seed)
         tasks = make_training_tasks(config.task, model.dimensions, data, config.loss_weights)
 
@@ -127,7 +129,7 @@ def assemble_training(
     seed: int = 0,
     processes: Processes | None = None,
     checkpoint: TrainingCheckpoint | None = None,
-) -> tuple[TrainingTask | MultiTask, Embedder, list[Callback]]:
+) -> tuple[TrainingTask, Embedder, list[Callback]]:
     """Return the task, the `embed` and the callbacks with which `fit` does all that a recipe asks for.
 
     If all options have their defaults, these are the only task, a PackedEmbedder and no callback.
@@ -144,7 +146,7 @@ def assemble_training(
     if checkpoint is not None:
         callbacks.append(Checkpointing(checkpoint))
     [first_task, *others] = tasks.values()
-    task: TrainingTask | MultiTask = first_task
+    task: TrainingTask = first_task
     if others:
         task = MultiTask(tasks, recipe.task_sampling, recipe.stopping_strategy)
 
@@ -204,6 +206,6 @@ def run_header(run: Run, model: SentenceEncoder, num_examples: dict[str, int]) -
         f"\n{run.folder}: {examples} training examples, {where}",
         model.load_report,
         provenance,
-        model.compatibility_note,
+        describe_differences(model),
     ]
     return "\n".join(str(line) for line in lines if line)

@@ -11,7 +11,7 @@ import torch
 from tmft.checkpoints.load import load_encoder_with_report
 from tmft.checkpoints.model_card import format_model_card
 from tmft.checkpoints.model_folder import ModelFolder
-from tmft.checkpoints.tokenizers import Tokenizer, load_tokenizer
+from tmft.checkpoints.tokenizers import Tokenizer, load_tokenizer, tokenizer_to_files
 from tmft.device import choose_precision
 from tmft.encoder import BaseEncoder, EncoderConfig
 from tmft.errors import InputError
@@ -51,7 +51,7 @@ from tmft.runs.run_folder import (
     reserve_folder,
 )
 from tmft.runs.run_result import describe_environment, read_provenance, to_json_types, write_result
-from tmft.sentence_encoder import check_vocab_size
+from tmft.tokenizer import check_vocab_size
 
 # Pre-training task -> function that makes its masking from a tokenizer: mlm as in BERT; rtd as in ELECTRA,
 # where every masked token becomes [MASK]; span as in T5; clm as in GPT, each token from those before it.
@@ -331,7 +331,7 @@ def write_run(
         positions = config.default_max_length or config.max_tokens
         max_length = min(positions, tokenizer.max_length or positions)
         padding_side = FAMILIES[config.model_type].padding_side
-        for file, content in tokenizer.to_files(max_length, padding_side).items():
+        for file, content in tokenizer_to_files(tokenizer, max_length, padding_side).items():
             write_file(folder / name / file, content)
         card = pretraining_card(config.model_type, config.num_hidden_layers, config.hidden_size, name, result)
         write_file(folder / name / "README.md", card)

@@ -21,6 +21,7 @@ from tmft.callbacks import EpochResult
 from tmft.checkpoints.hub import is_hub_id
 from tmft.checkpoints.model_card import ModelCardData
 from tmft.checkpoints.model_folder import ModelFolder
+from tmft.checkpoints.sentence_folder import sentence_model_card
 from tmft.checkpoints.weights import open_safetensors
 from tmft.datasets.task_lookup import get_task
 from tmft.device import choose_precision
@@ -160,7 +161,7 @@ def write_result(folder: Path, result: dict[str, Any], model: SentenceEncoder | 
     """Write result.json, which marks the run as finished. model: its card, README.md, is written before."""
     if model is not None:
         card_data = card_data_from_result(result)
-        card = model.model_card(card_data)
+        card = sentence_model_card(model, card_data)
         write_file(folder / "README.md", card)
     write_file(folder / RESULT_FILE, to_json({"format": FORMAT} | result))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from tmft.device import progress_bar
+from tmft.embedding.prompts import retrieval_prompts
 from tmft.errors import InputError, short_repr
 from tmft.io.files import is_file, read_json, reading
 from tmft.io.tables import read_texts
@@ -38,13 +39,17 @@ def nearest_lines(
     path: a text file, also .gz or .xz. count: number of lines to return; equal lines count once.
     vectors: .npy file with the embeddings of these lines, written by `encode_file`; None embeds the lines.
     query_prompt, document_prompt: the prompts of the query and of the lines; None takes those of
-    `SentenceEncoder.retrieval_prompts`.
+    `retrieval_prompts` in tmft/embedding/prompts.py.
     column: name of a column of a table (tmft/io/tables.py), whose rows are searched in place of lines.
     Returns [(similarity, line)], the highest similarity first, by the similarity function of the model.
     Raises InputError if the file has no text, if an embedding is not finite, or if the vectors belong to
     another model, prompt or text.
     """
-    prompts = zip((query_prompt, document_prompt), model.retrieval_prompts, strict=True)
+    prompts = zip(
+        (query_prompt, document_prompt),
+        retrieval_prompts(model.prompts, model.default_prompt_name),
+        strict=True,
+    )
     query_prompt, document_prompt = (own if given is None else given for given, own in prompts)
     u = model.encode([query], prompt=query_prompt)
     best: list[tuple[float, str]] = []

@@ -26,7 +26,8 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.requests import ClientDisconnect
 
 from tmft.errors import InputError
-from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings, check_sentences
+from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
+from tmft.tokenizer import check_sentences
 
 MAX_BYTES, MAX_TEXTS, MAX_LENGTH = 4_000_000, 2048, 100_000  # of a request; in one; characters of a text
 TIMEOUT = 30  # seconds until a request is given up; so many to arrive, and so many to be answered

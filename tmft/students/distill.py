@@ -27,13 +27,14 @@ import torch
 from torch import Tensor
 
 from tmft.checkpoints.compact import NUMBER_RANGES
+from tmft.checkpoints.sentence_folder import check_can_be_saved
 from tmft.data import Examples
 from tmft.datasets.task_lookup import get_task, read_all_splits
 from tmft.embedding.modules import Dense, Normalize
 from tmft.errors import SEED_RANGE, InputError, check_choice, check_range
 from tmft.loop import Recipe, fit
 from tmft.models.families import config_from_dict, random_encoder
-from tmft.sentence_encoder import SentenceEncoder, check_sentences
+from tmft.sentence_encoder import SentenceEncoder
 from tmft.students.distillation_data import MAX_DEV_LINES, deduplicate
 from tmft.students.distillation_loss import EmbeddingDistillation
 from tmft.students.quantized_weights import QuantizedWeights
@@ -44,6 +45,7 @@ from tmft.students.vocabulary_pruning import (
     tokens_to_keep,
 )
 from tmft.tasks import TASKS
+from tmft.tokenizer import check_sentences
 from tmft.training_free.postprocessing import principal_components
 from tmft.training_task import TrainingTask
 
@@ -106,7 +108,7 @@ def distill(
     if hidden_size is None:
         student = deepcopy(teacher).float()
         student.encoder.keep_layers(space_layers_evenly(layers, len(teacher.encoder.layers)))
-        student.check_can_be_saved()
+        check_can_be_saved(student)
         if vocab_size is not None:
             student = prune_vocabulary(student, lines, vocab_size)
     else:

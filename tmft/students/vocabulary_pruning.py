@@ -17,12 +17,12 @@ import tokenizers
 import torch
 from torch import Tensor, nn
 
-from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.embedding.prompts import Prompt
 from tmft.embedding.token_weights import TokenWeights, special_ids
 from tmft.errors import InputError, check_range
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.encode_file import batched
+from tmft.tokenizer import Tokenizer
 
 
 def prune_vocabulary(

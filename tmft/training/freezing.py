@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from tmft.callbacks import Callback, LoopState
 from tmft.errors import InputError
+from tmft.packing import PackedBatch
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.training_task import Batch, PackedEmbedder
 
@@ -57,13 +58,14 @@ class PrecomputedEmbedder(PackedEmbedder, Callback):
 
     def on_train_begin(self, state: LoopState) -> None:
         task, model = state.steps.task, self.model
-        distinct = list(dict.fromkeys(map(tuple, chain(task.train_token_ids, task.dev_token_ids))))
+        distinct = list(dict.fromkeys(map(tuple, chain(task.token_ids("train"), task.token_ids("dev")))))
         self.index = {ids: index for index, ids in enumerate(distinct)}
-        head_modules, model.head_modules = model.head_modules, nn.Sequential()
-        try:  # (S, D), before the head modules
-            self.pooled = model.embed_token_ids(distinct, show_progress_bar=True).to(self.device)
-        finally:
-            model.head_modules = head_modules
+        pooled = model.embed_token_ids(distinct, self.pool, show_progress_bar=True)
+        self.pooled = pooled.to(self.device)  # (S, pooled_dimensions)
+
+    def pool(self, batch: PackedBatch) -> Tensor:
+        """Return the vectors of the S sentences of a batch before the modules, (S, pooled_dimensions)."""
+        return self.model.pool_tokens(self.model.hidden_states_of(batch), batch)
 
     def __call__(self, batch: Batch) -> Tensor:
         return self.look_up(batch.token_ids)
@@ -74,8 +76,7 @@ class PrecomputedEmbedder(PackedEmbedder, Callback):
         token_ids: the ids of each sentence.
         """
         indices = torch.tensor([self.index[tuple(ids)] for ids in token_ids], device=self.device)
-        with torch.autocast(self.device.type, enabled=False):
-            return self.model.head_modules(self.pooled[indices])
+        return self.model.apply_modules(self.pooled[indices])
 
     def embed_no_grad(self, token_ids: Sequence[Sequence[int]]) -> Tensor:
         """Look the sentences up, or encode them all if one is unknown; returns (S, D) float32 on the CPU."""

@@ -1,6 +1,6 @@
 """Training on several tasks at once: which tasks have a batch in each step, and one score for all tasks.
 
-The training loop uses a MultiTask in place of a TrainingTask, since it has the attributes and methods needed.
+To the training loop a MultiTask is a TrainingTask: it answers by asking the tasks in it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -71,8 +71,8 @@ STOPPING_STRATEGIES: dict[str, Callable[..., Any]] = {"first_exhausted": min, "a
 # ------------------------------------------------------------------------------------------------- the tasks
 
 
-class MultiTask:
-    """Several tasks that are trained at once, for use in place of a TrainingTask.
+class MultiTask(TrainingTask):
+    """Several tasks that are trained at once, as one TrainingTask.
 
     tasks: name -> TrainingTask.
     sampling: an entry of TASK_SAMPLING, which decides from which tasks each step takes its batches.
@@ -80,7 +80,6 @@ class MultiTask:
         round-robin; the other samplings use every batch once.
     """
 
-    selection_metric: str = OVERALL
     sampling: Callable[..., StepPlan]
     stopping: Callable[..., Any]
 
@@ -89,6 +88,11 @@ class MultiTask:
     ):
         self.tasks = tasks
         self.sampling, self.stopping = TASK_SAMPLING[sampling], STOPPING_STRATEGIES[stopping]
+
+    @property
+    def selection_metric(self) -> str:
+        """Name of the score over all tasks, whose value on dev selects the best epoch."""
+        return OVERALL
 
     @property
     def objectives(self) -> list[Objective]:
@@ -100,15 +104,9 @@ class MultiTask:
         for task in self.tasks.values():
             task.tokenize(model)
 
-    @property
-    def train_token_ids(self) -> Iterable[Sequence[int]]:
-        """Token ids of the training sentences of all tasks."""
-        return chain.from_iterable(task.train_token_ids for task in self.tasks.values())
-
-    @property
-    def dev_token_ids(self) -> Iterable[Sequence[int]]:
-        """Token ids of the dev sentences of all tasks."""
-        return chain.from_iterable(task.dev_token_ids for task in self.tasks.values())
+    def token_ids(self, split: str) -> Iterable[Sequence[int]]:
+        """Return the token ids of all sentences of train or dev, of all tasks."""
+        return chain.from_iterable(task.token_ids(split) for task in self.tasks.values())
 
     def plan_steps(self, batch_size: int, generator: torch.Generator) -> list[list[Any]]:
         """Draw the steps of an epoch; the sampling decides of which tasks a step has batches."""

@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.device import progress_bar
 from tmft.encoder import BaseEncoder
 from tmft.errors import InputError
 from tmft.models.families import config_from_dict, empty_encoder
 from tmft.packing import PackedBatch
 from tmft.sentence_encoder import SentenceEncoder
+from tmft.tokenizer import Tokenizer
 
 LINES_PER_BATCH = 20_000  # number of lines of a text that are tokenized at a time
 INIT_STD = 0.1  # standard deviation of random vectors; it cancels in a cosine

@@ -1,0 +1,208 @@
+"""The folder of a SentenceEncoder: read it, write it, and describe it in a model card.
+
+`SentenceEncoder.from_pretrained` and `save_pretrained` are the door to this file. The other files of this
+package know one part of a folder each: st_folder.py the settings, load.py and save.py the encoder,
+tokenizers.py the tokenizer, model_card.py the text of the card.
+"""
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from tmft.checkpoints.load import load_encoder_with_report, random_encoder_with_report
+from tmft.checkpoints.model_card import PLACEHOLDER_PATH, ModelCardData, UsageInfo, format_sentence_model_card
+from tmft.checkpoints.model_folder import ST_CONFIG_FILES, ModelFolder
+from tmft.checkpoints.save import compatibility_note, has_pooler, save_encoder, transformers_class
+from tmft.checkpoints.saved_modules import load_modules, to_saved_modules
+from tmft.checkpoints.st_folder import ModelSettings, check_static_config, default_pooling, settings_to_files
+from tmft.checkpoints.tokenizers import load_tokenizer, tokenizer_to_files
+from tmft.embedding.layer_mix import format_layer_mix, layer_mix_width, parse_layer_mix
+from tmft.embedding.modules import Dense
+from tmft.embedding.similarity import SIMILARITIES
+from tmft.embedding.token_weights import TokenWeights
+from tmft.errors import InputError, check_choice
+from tmft.io.atomic import replacing_files, write_file
+from tmft.models.families import FAMILIES
+from tmft.pooling import required_components
+
+if TYPE_CHECKING:
+    from tmft.sentence_encoder import SentenceEncoder
+
+MAX_READS = 5  # times that a model is read until its files belong together
+log: logging.Logger = logging.getLogger("tmft")
+
+
+def load_sentence_encoder(
+    model_class: type["SentenceEncoder"],
+    checkpoint: str | os.PathLike[str] | ModelFolder,
+    layer: int | str | None,
+    pooling: str | None,
+    max_length: int | None,
+    init: str,
+    dtype: str | torch.dtype,
+) -> "SentenceEncoder":
+    """Return the model in a folder or hub id. `SentenceEncoder.from_pretrained` explains the parameters."""
+    for _ in range(1 if isinstance(checkpoint, ModelFolder) else MAX_READS):
+        folder = ModelFolder.locate(checkpoint)
+        try:
+            folder.require_files(weights=init == "pretrained")
+            model = model_from_folder(model_class, folder, layer, pooling, max_length, init, dtype)
+        except InputError:
+            if folder.is_unchanged():
+                raise
+        else:
+            if folder.is_unchanged():
+                return model
+    raise InputError(f"{folder.name} was changed while it was read: try again when it is complete")
+
+
+def model_from_folder(
+    model_class: type["SentenceEncoder"],
+    folder: ModelFolder,
+    layer: int | str | None,
+    pooling: str | None,
+    max_length: int | None,
+    init: str,
+    dtype: str | torch.dtype,
+) -> "SentenceEncoder":
+    """Return the model in an opened folder. The parameters are those of load_sentence_encoder."""
+    saved = folder.settings(with_modules=pooling is None)
+    if not (pooling := pooling or saved.pooling):
+        pooling = "mean" if folder.modules else default_pooling(folder.config_dict)
+        log.log(
+            logging.INFO if pooling == "mean" else logging.WARNING,
+            "%s states no pooling: its architecture is usually pooled by %s, which is used",
+            folder.name,
+            pooling,
+        )
+
+    tokenizer = load_tokenizer(folder, saved.lower_case, saved.max_length)
+    components = required_components(pooling)
+    layers = parse_layer_mix(saved.layer_mix if layer is None else layer)
+    highest = None if layer is None or layers is None else max(0, *layers)
+    load = random_encoder_with_report if init == "random" else load_encoder_with_report
+    encoder, report = load(folder, highest, components, dtype)
+    num_layers, full_depth = len(encoder.layers), encoder.config.num_hidden_layers
+    if layers == (num_layers,):
+        layers = None  # the last hidden state
+    modules = load_modules(saved.modules)
+    if num_layers < full_depth and any(isinstance(module, Dense) for module in modules):
+        log.warning(
+            "the Dense after the pooling was trained on layer %d and now gets layer %d: fine-tune the "
+            "model, or name a pooling to drop the Dense",
+            full_depth,
+            num_layers,
+        )
+    model = model_class(
+        encoder,
+        tokenizer,
+        pooling,
+        max_length,
+        modules,
+        source=folder.name,
+        load_report=str(report),
+        layers=layers,
+    )
+    model.prompts, model.default_prompt_name = dict(saved.prompts), saved.default_prompt_name
+    model.similarity_fn_name = saved.similarity_fn_name
+    model.truncate_dim = saved.truncate_dim
+    if model.truncate_dim is not None:
+        model.warn_about_lengths()
+    if saved.token_weights:
+        model.set_token_weights(saved.token_weights)
+    elif saved.word_weights is not None:
+        table = torch.ones(encoder.config.vocab_size)
+        table[: len(saved.word_weights)] = saved.word_weights[: len(table)]
+        model.token_weights = TokenWeights(table)
+    return model.eval()
+
+
+def save_sentence_encoder(
+    model: "SentenceEncoder", folder: str | os.PathLike[str], dtype: torch.dtype | None = None
+) -> None:
+    """Write the folder of a model. `SentenceEncoder.save_pretrained` explains the parameters."""
+    folder, dtype = Path(folder), dtype or model.dtype
+    check_can_be_saved(model)
+    settings = settings_of(model)
+    pooled_width = layer_mix_width(model.layers, model.encoder.config)
+    padding_side = FAMILIES[model.encoder.config.model_type].padding_side
+    tokenizer_files = tokenizer_to_files(model.tokenizer, model.max_length, padding_side)
+    is_static = not model.tokenizer.add_special_tokens
+    settings_files = settings_to_files(settings, pooled_width, model.tokenizer.vocabulary, is_static, dtype)
+    with replacing_files(folder, stale=ST_CONFIG_FILES) as new:
+        save_encoder(model.encoder, new, dtype=dtype)
+        for name, content in (tokenizer_files | settings_files).items():
+            write_file(new / name, content)
+        write_file(new / "README.md", sentence_model_card(model))
+
+
+def check_can_be_saved(model: "SentenceEncoder") -> None:
+    """Raise InputError if a model has something that save_sentence_encoder cannot save."""
+    config = settings_of(model)
+    if not model.tokenizer.add_special_tokens:
+        check_static_config(config)
+
+
+def settings_of(model: "SentenceEncoder") -> ModelSettings:
+    """Return the settings that the folder of a model needs besides the encoder and the tokenizer.
+
+    They are the pooling, max_length, the prompts, the similarity function, the mix of layers, the token
+    weights, the modules after the pooling and truncate_dim.
+    """
+    check_choice("similarity_fn_name", model.similarity_fn_name, SIMILARITIES)
+    weights = model.token_weights
+    positional = weights is not None and weights.is_positional
+    return ModelSettings(
+        pooling=model.pooling,
+        max_length=model.max_length,
+        prompts=dict(model.prompts),
+        default_prompt_name=model.default_prompt_name,
+        similarity_fn_name=model.similarity_fn_name,
+        truncate_dim=model.truncate_dim,
+        layer_mix=format_layer_mix(model.layers) if model.layers else None,
+        token_weights="no-prompt" if positional else None,
+        word_weights=None if weights is None or positional else weights.table.cpu(),
+        modules=to_saved_modules(model.head_modules),
+    )
+
+
+def sentence_model_card(
+    model: "SentenceEncoder",
+    data: ModelCardData | None = None,
+    name: str = PLACEHOLDER_PATH,
+    graph_file: str = "",
+) -> str:
+    """Return the model card of a model, the text of README.md, in Markdown.
+
+    data: training details and scores of a run, if there was one. name: the folder or hub id that the code
+    snippets of the card load. graph_file: path in the folder of the ONNX or OpenVINO graph that the model
+    is saved as, which is loaded by other code; '' if it is saved as weights.
+    """
+    config, num_layers = settings_of(model), len(model.encoder.layers)
+    usage = UsageInfo(
+        transformers_class(model.encoder),
+        config.is_plain_mean,
+        has_pooler(model.encoder),
+        describe_differences(model),
+        graph_file,
+    )
+    return format_sentence_model_card(
+        model.source,
+        num_layers,
+        f" {num_layers} of {num_layers} layer" not in model.load_report,
+        config.layer_mix or str(num_layers),
+        model.dimensions,
+        model.pooling,
+        model.max_length,
+        usage,
+        data or ModelCardData(),
+        name,
+    )
+
+
+def describe_differences(model: "SentenceEncoder") -> str:
+    """Return what other libraries compute differently with the folder of a model; '' if nothing."""
+    return f"{settings_of(model).compatibility_note} {compatibility_note(model.encoder)}".strip()
