@@ -40,7 +40,7 @@ MODULES = {
     "Recipe": "loop",
     "fit": "loop",
     "TrainingTask": "training_task",
-    "EpochResult": "loop_state",
+    "EpochResult": "callbacks",
     "Examples": "data",
     "Task": "tasks",
     # other uses of a model
