@@ -161,7 +161,7 @@ class TrainingTask:
         self.device = model.device
 
     def token_ids(self, split: str) -> Iterable[Sequence[int]]:
-        """Return the token ids of all sentences of train or dev."""
+        """Return the token ids of all sentences of a split. split: "train" or "dev"."""
         return self.train_token_ids if split == "train" else self.dev_token_ids
 
     def plan_steps(self, batch_size: int, generator: torch.Generator) -> list[list[Any]]:
