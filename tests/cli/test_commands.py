@@ -16,7 +16,6 @@ import evaluate
 import tmft
 import train
 from tmft import InputError, SentenceEncoder
-from tmft.cli import completion_command as completion
 from tmft.cli import data_command, entry_points
 from tmft.cli import encode_command as encode
 from tmft.cli import export_command as export
@@ -162,7 +161,6 @@ COMMANDS = {
     "probe": probe,
     "cka": cka,
     "data": data_command,
-    "completion": completion,
 }
 
 
@@ -410,7 +408,6 @@ WITHOUT_DEFAULT = {
     grid: {"MODEL"},
     probe: {"MODEL", "FILE"},
     data_command: {"NAME"},
-    completion: {"SHELL"},
 }
 
 
