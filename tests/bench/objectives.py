@@ -36,13 +36,14 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "docs/research")]
+
+from linear_probes import load_generator, probe_layers  # noqa: E402
 
 from tmft.cka import linear_cka  # noqa: E402
 from tmft.data import Examples, read_examples  # noqa: E402
 from tmft.datasets.task_lookup import get_task  # noqa: E402
 from tmft.evaluation.isotropy import iso_score  # noqa: E402
-from tmft.evaluation.probes import load_generator, probe_layers  # noqa: E402
 from tmft.io.formatting import markdown_table  # noqa: E402
 from tmft.metrics import cosines, spearman  # noqa: E402
 from tmft.reports.drawing import Line, draw_line, layer_ticks, save_figure  # noqa: E402

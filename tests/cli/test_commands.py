@@ -20,7 +20,6 @@ from tmft.cli import data_command, entry_points
 from tmft.cli import encode_command as encode
 from tmft.cli import export_command as export
 from tmft.cli import grid_command as grid
-from tmft.cli import probe_command as probe
 from tmft.cli import recommend_command as recommend
 from tmft.cli import report_command as report
 from tmft.cli import search_command as search
@@ -129,7 +128,6 @@ MISTAKES = [
     (["grid", "--data-root", "x"], "--data and --data-root: give only one of the two"),
     (["grid", "--split", "dev"], "unknown option --split; "),
     (["grid", "--out", "/proc/none/x"], "cannot write "),
-    (["probe", "--task", "stsb"], "unknown option --task; see --help"),
     (["recommend", "--save", "x"], "unknown option --save; see --help"),
     (["recommend"], "no/where cannot be read (No such file or directory): "),
     (["recommend", "--split", "dev"], "unknown option --split; see --help"),
@@ -158,7 +156,6 @@ COMMANDS = {
     "report": report,
     "recommend": recommend,
     "grid": grid,
-    "probe": probe,
     "cka": cka,
     "data": data_command,
 }
@@ -177,7 +174,6 @@ def message_of(name: str, words: list[str], arguments, tiny_folder, tiny_data) -
         "report": ["runs"],
         "recommend": [*folder, "no/where", *data],
         "grid": [*folder, "--task", "stsb", *data],
-        "probe": [*folder, "x.txt"],
     }
     with pytest.raises(InputError) as error:
         COMMANDS[name].main([*working[name], *words])
@@ -406,7 +402,6 @@ WITHOUT_DEFAULT = {
     report: {"RUNS"},
     recommend: {"MODEL", "FILE"},
     grid: {"MODEL"},
-    probe: {"MODEL", "FILE"},
     data_command: {"NAME"},
 }
 

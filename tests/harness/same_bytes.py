@@ -97,7 +97,6 @@ JOBS = {
     "evaluate without training": "evaluate twins/mlm --layer 1+5 --token-weights idf --postprocess zscore "
     "--task sample --json zscore.json",
     "grid": "grid twins/mlm --layer 1+8 --task sample --out grid",
-    "probe": "probe twins/mlm text.txt",
     "report": "report runs",
 }
 

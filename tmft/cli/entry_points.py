@@ -12,7 +12,7 @@ from tmft.cli.parser import run_command
 from tmft.errors import InputError, did_you_mean
 
 SCRIPTS = ("train", "evaluate", "cka")  # in the root of a checkout; in an installation in tmft.commands
-COMMANDS = (*SCRIPTS, *"encode search serve export student report recommend grid probe data".split())
+COMMANDS = (*SCRIPTS, *"encode search serve export student report recommend grid data".split())
 
 
 def main() -> None:

@@ -1,1 +1,1 @@
-"""Evaluation of sentence embeddings, training-free variants of a model, and probes of its layers."""
+"""Evaluation of sentence embeddings: the protocols of tasks, retrieval, clustering and isotropy."""

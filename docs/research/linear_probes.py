@@ -1,5 +1,10 @@
 """Linear probes: how well a linear classifier reads properties of tokens off each hidden state.
 
+    python docs/research/linear_probes.py data/twins/mlm-then-rtd lines.txt --generator data/twins/mlm
+
+lines.txt has hundreds of sentences, one per line. tests/bench/objectives.py draws the scores of many models,
+which are the lower panels of docs/objectives.svg.
+
 One probe predicts which token stands at a position, another which token comes next, the third whether the
 token was replaced. For the third, a generator replaces some of 15 % of the tokens, as in replaced-token
 detection, and the encoder reads the result. The classifier is linear discriminant analysis, fitted to four
@@ -10,23 +15,27 @@ Source: Alain and Bengio 2016, arXiv:1610.01644, for linear probes; Fisher 1936 
 Letters in this file: N tokens, D hidden_size, C classes, L layers.
 """
 
+import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from scipy import stats
 from torch import Tensor
 
-from tmft.checkpoints.load import load_encoder_with_report
-from tmft.checkpoints.model_folder import ModelFolder
-from tmft.checkpoints.tokenizers import load_tokenizer
-from tmft.errors import InputError
-from tmft.packing import PackedBatch, pack
-from tmft.pretraining.corpus import TokenizedCorpus
-from tmft.pretraining.masking import Masking
-from tmft.pretraining.token_heads import MaskedLM, read_mlm_head, sample_tokens
-from tmft.sentence_encoder import SentenceEncoder
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tmft.checkpoints.load import load_encoder_with_report  # noqa: E402
+from tmft.checkpoints.model_folder import ModelFolder  # noqa: E402
+from tmft.checkpoints.tokenizers import load_tokenizer  # noqa: E402
+from tmft.packing import PackedBatch, pack  # noqa: E402
+from tmft.pretraining.corpus import TokenizedCorpus  # noqa: E402
+from tmft.pretraining.masking import Masking  # noqa: E402
+from tmft.pretraining.token_heads import MaskedLM, read_mlm_head, sample_tokens  # noqa: E402
+from tmft.sentence_encoder import SentenceEncoder  # noqa: E402
 
 MIN_COUNT = 5  # a token is a class if it occurs at least so often in the training sentences
 RIDGE = 1e-4  # this share of the mean variance is added to each variance, so that none is 0
@@ -72,10 +81,6 @@ def probe_layers(
     special_tokens = model.tokenizer.special_tokens.values()
     special_ids = {model.tokenizer.backend.token_to_id(token) for token in special_tokens}
     states = encode_hidden_states(model, token_ids)  # L + 1 of (N, D)
-    for layer, state in enumerate(states):
-        if not state.isfinite().all():
-            problem = f"hidden state {layer} has values that are not finite"
-            raise InputError(f"{problem} ({model.source}): check the weights of the model")
 
     # One entry per token, sentence after sentence, (N,) each.
     token = torch.tensor([id for sentence in token_ids for id in sentence])
@@ -88,9 +93,7 @@ def probe_layers(
     is_frequent = is_ordinary & (counts[token] >= MIN_COUNT)
     is_last = torch.tensor([i == len(sentence) - 1 for sentence in token_ids for i in range(len(sentence))])
     next_token, has_next = token.roll(-1), is_ordinary & is_frequent.roll(-1) & ~is_last
-    has_both_classes = not generator or len(is_replaced[is_ordinary & is_test].unique()) == 2
-    if not (is_frequent & is_test).any() or not has_both_classes:
-        raise InputError(f"{len(token_ids)} sentences are too few for a probe: give hundreds")
+    assert (is_frequent & is_test).any(), f"{len(token_ids)} sentences are too few for a probe"
 
     results = []
     for x in states:
@@ -194,14 +197,28 @@ def load_generator(checkpoint: str, model: SentenceEncoder) -> MaskedLM:
     """Load a checkpoint that has a head of masked language modeling, for use as a generator."""
     folder = ModelFolder.open(checkpoint)
     encoder, _ = load_encoder_with_report(folder)
-    head, layout = read_mlm_head(folder, encoder.config) or (None, 0)
-    if head is None:
-        raise InputError(
-            f"{checkpoint} has no head of masked language modeling: name a checkpoint that has", "generator"
-        )
-    if load_tokenizer(folder).backend.get_vocab() != model.tokenizer.backend.get_vocab():
-        raise InputError(
-            f"{checkpoint} has another vocabulary than the model: name a checkpoint with the same one",
-            "generator",
-        )
-    return MaskedLM(encoder, head, layout).eval()
+    head_and_layout = read_mlm_head(folder, encoder.config)
+    assert head_and_layout, f"{checkpoint} has no head of masked language modeling"
+    same_vocabulary = load_tokenizer(folder).backend.get_vocab() == model.tokenizer.backend.get_vocab()
+    assert same_vocabulary, f"{checkpoint} has another vocabulary than the model"
+    return MaskedLM(encoder, *head_and_layout).eval()
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("model", help="folder or hub id")
+    p.add_argument("file", type=Path, help="text with one sentence per line")
+    p.add_argument(
+        "--generator", help="model with a head of masked language modeling and the same vocabulary"
+    )
+    args = p.parse_args()
+    model = SentenceEncoder.from_pretrained(args.model)
+    generator = load_generator(args.generator, model) if args.generator else None
+    print("layer  token accuracy x 100  next token accuracy x 100  replaced ROC AUC x 100")
+    for layer, probe in enumerate(probe_layers(model, args.file.read_text("utf-8").splitlines(), generator)):
+        accuracies = f"{100 * probe.token_accuracy:20.2f}  {100 * probe.next_token_accuracy:25.2f}"
+        print(f"{layer:5}  {accuracies}  {100 * probe.replaced_auc:22.2f}")
+
+
+if __name__ == "__main__":
+    main()

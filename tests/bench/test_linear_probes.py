@@ -1,14 +1,20 @@
-"""Probes: the classifier equals that of scikit-learn, and hidden states are in the order of the tokens."""
+"""docs/research/linear_probes.py: the classifier equals that of scikit-learn, hidden states are in order."""
+
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 from conftest import ROOT, SENTENCES, padded, tiny_model
 
-from tmft.cli import probe_command as command
-from tmft.errors import InputError
-from tmft.evaluation import probes
-from tmft.evaluation.probes import (
+from tmft.sentence_encoder import SentenceEncoder
+
+SCRIPT = ROOT / "docs/research/linear_probes.py"
+sys.path.insert(0, str(SCRIPT.parent))
+
+import linear_probes as probes  # noqa: E402
+from linear_probes import (  # noqa: E402
     encode_hidden_states,
     fit_and_score_lda,
     load_generator,
@@ -16,7 +22,6 @@ from tmft.evaluation.probes import (
     replace_tokens,
     roc_auc,
 )
-from tmft.sentence_encoder import SentenceEncoder
 
 TWINS = ROOT / "data/twins"
 
@@ -100,21 +105,9 @@ def test_the_next_token_is_one_of_the_same_sentence(monkeypatch):
     assert seen == [50, 0] * 5
 
 
-def test_each_error_of_a_probe_is_one_line(tmp_path, tiny_folder):
-    with pytest.raises(InputError, match="3 sentences are too few for a probe"):
-        probe_layers(tiny_model(), SENTENCES[:3])
-    with pytest.raises(InputError, match="has no head of masked language modeling"):
-        load_generator(str(tiny_folder), tiny_model())
-    with pytest.raises(InputError, match="has another vocabulary than the model"):
-        load_generator(str(TWINS / "mlm"), tiny_model())
-
-
-def test_the_command_prints_a_line_for_each_layer(lines, tmp_path, capsys):
-    text = tmp_path / "lines.txt"
-    text.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    arguments = [str(TWINS / "mlm-then-rtd"), str(text), "--layer", "2"]
-    command.main([*arguments, "--generator", str(TWINS / "mlm")])
-    table = capsys.readouterr().out.splitlines()[-3:]
-    assert [line.split()[0] for line in table] == ["0", "1", "2"]
-    command.main(arguments)
-    assert capsys.readouterr().out.rstrip().endswith("nan")
+@pytest.mark.slow
+def test_the_script_prints_a_line_for_each_layer(lines, tmp_path):
+    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    words = [sys.executable, SCRIPT, TWINS / "mlm-then-rtd", "lines.txt", "--generator", TWINS / "mlm"]
+    output = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert [line.split()[0] for line in output.splitlines()[1:]] == list("012345678")
