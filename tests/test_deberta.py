@@ -8,7 +8,7 @@ from conftest import store_weights, stored_weights
 
 from tmft.checkpoints.load import load_encoder, load_encoder_with_report
 from tmft.checkpoints.save import save_encoder
-from tmft.checkpoints.sentence_folder import describe_differences
+from tmft.checkpoints.sentence_folder import describe_compatibility
 from tmft.deberta import log_bucket_position, relative_scores
 from tmft.models.families import config_from_dict, parameter_counts, random_encoder
 from tmft.packing import pack
@@ -152,9 +152,10 @@ def test_config_has_what_other_readers_require(folder, tmp_path):
 def test_zero_layers_are_saved_with_the_warning_that_transformers_cannot_run_them(folder, tmp_path):
     model = SentenceEncoder.from_pretrained(folder, layer=0)
     model.save_pretrained(tmp_path / "saved")
-    assert describe_differences(model) == "transformers cannot run a deberta-v2 of 0 layers; tmft can."
+    assert describe_compatibility(model) == "transformers cannot run a deberta-v2 of 0 layers; tmft can."
     assert (
-        f"**In other libraries:** {describe_differences(model)}" in (tmp_path / "saved/README.md").read_text()
+        f"**In other libraries:** {describe_compatibility(model)}"
+        in (tmp_path / "saved/README.md").read_text()
     )
 
 

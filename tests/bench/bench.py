@@ -114,13 +114,13 @@ def transformers_mlm(ckpt, corpus, steps: int, size: int = 32, device: str = "cp
     import torch
     import transformers
 
-    from tmft.pretraining.corpus import PermutationSampler
+    from tmft.pretraining.corpus import SentenceSampler
 
     peer = transformers.AutoModelForMaskedLM.from_pretrained(ckpt).to(device).train()
     theirs = transformers.AutoTokenizer.from_pretrained(ckpt)
     collate = transformers.DataCollatorForLanguageModeling(theirs)
     optimizer = torch.optim.AdamW(peer.parameters(), lr=5e-5, fused=True)
-    sampler = PermutationSampler(np.arange(len(corpus)), size, seed=0)
+    sampler = SentenceSampler(np.arange(len(corpus)), size, seed=0)
     ids = [{"input_ids": corpus.select(np.array([s])).tokens.tolist()} for s in range(len(corpus))]
 
     def run():
@@ -150,9 +150,9 @@ def bench_pretrain(args) -> None:
     from tmft.data import read_examples
     from tmft.datasets.task_lookup import get_task
     from tmft.io.distributed import init_distributed
-    from tmft.pretraining.corpus import PermutationSampler, tokenize_files
+    from tmft.pretraining.corpus import SentenceSampler, tokenize_files
     from tmft.pretraining.masking import Masking
-    from tmft.pretraining.pretraining_loop import PretrainingRecipe, fit
+    from tmft.pretraining.pretraining_loop import PretrainingRecipe, pretrain
     from tmft.runs.pretrain import from_checkpoint
     from tmft.runs.run_config import PretrainingConfig
     from tmft.training.checkpointing import TrainingCheckpoint
@@ -177,14 +177,14 @@ def bench_pretrain(args) -> None:
             def run():
                 processes = init_distributed(torch.device("cpu"))
                 checkpoint = TrainingCheckpoint(Path(scratch) / "state.pt", {}, processes)
-                *_, last = fit(model, corpus, masking, changed, 0, processes, checkpoint)
+                *_, last = pretrain(model, corpus, masking, changed, 0, processes, checkpoint)
                 checkpoint.remove()
                 return last.tokens_per_second
 
             return run
 
         def data():
-            sampler = PermutationSampler(np.arange(len(corpus)), 1024, seed=0)
+            sampler = SentenceSampler(np.arange(len(corpus)), 1024, seed=0)
             start, tokens = time.perf_counter(), 0
             for step in range(sampler.steps_per_epoch):
                 part = corpus.select(sampler.step_indices(step))

@@ -47,7 +47,7 @@ from tmft.packing import PACKED_LENGTH, length_bucketed_batches, pack
 from tmft.pretraining.corpus import tokenize_files
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.pretraining_loop import PretrainingRecipe
-from tmft.pretraining.pretraining_loop import fit as pretrain_fit
+from tmft.pretraining.pretraining_loop import pretrain as pretrain_fit
 from tmft.runs.pretrain import from_checkpoint
 from tmft.runs.run_config import PretrainingConfig
 from tmft.sentence_encoder import SentenceEncoder

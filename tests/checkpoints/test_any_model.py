@@ -11,7 +11,7 @@ from conftest import SENTENCES, VOCABULARY, assert_same_embeddings, tiny_model, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tmft.checkpoints.sentence_folder import describe_differences
+from tmft.checkpoints.sentence_folder import describe_compatibility
 from tmft.embedding.layer_mix import WORD_EMBEDDINGS
 from tmft.embedding.modules import ACTIVATIONS, Dense, LayerNorm, Normalize
 from tmft.embedding.prompts import NO_PROMPTS
@@ -124,7 +124,7 @@ def test_any_model_is_the_same_after_saving(drawn, former):
         saved = all_bytes(folder / "saved")
         for file, content in all_bytes(folder / "again").items():
             assert file == "README.md" or content == saved[file], file
-        note = describe_differences(model)
+        note = describe_compatibility(model)
         is_static = model.encoder.config.model_type == "static"
         assert ("transformers cannot run" in note) == is_static
         assert note in (folder / "saved/README.md").read_text(encoding="utf-8").replace("\\", "")

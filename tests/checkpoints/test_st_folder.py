@@ -15,7 +15,7 @@ from conftest import (
 )
 
 from tmft.checkpoints.model_folder import ModelFolder
-from tmft.checkpoints.sentence_folder import describe_differences
+from tmft.checkpoints.sentence_folder import describe_compatibility
 from tmft.data import Examples
 from tmft.embedding.modules import Dense, Normalize
 from tmft.errors import InputError
@@ -98,7 +98,7 @@ def test_a_pooling_of_tmft_is_saved_and_is_the_mean_in_sentence_transformers_as_
     assert again.pooling == ours.pooling
     np.testing.assert_array_equal(again.encode(SENTENCES), embeddings)
     note = f"sentence-transformers has no pooling {ours.pooling!r} and takes the mean."
-    assert describe_differences(ours) == note and note in (tmp_path / "README.md").read_text()
+    assert describe_compatibility(ours) == note and note in (tmp_path / "README.md").read_text()
     plain = tiny_model()
     assert_same_embeddings(their_embeddings(tmp_path), plain.encode(SENTENCES))
     plain.save_pretrained(tmp_path)
@@ -162,7 +162,7 @@ def test_the_compatibility_note_lists_every_unsupported_setting(tmp_path):
         "takes the plain mean of all tokens, without the token weights no-prompt",
         "leaves out the prompt 'a dog [X] is [M]'",
     ]
-    assert describe_differences(model) == " ".join(f"sentence-transformers {part}." for part in said)
+    assert describe_compatibility(model) == " ".join(f"sentence-transformers {part}." for part in said)
     model.save_pretrained(tmp_path / "saved")
     plain = SentenceEncoder.from_pretrained(tmp_path / "tiny", layer=3)
     assert_same_embeddings(their_embeddings(tmp_path / "saved"), plain.encode(SENTENCES))

@@ -20,7 +20,7 @@ from conftest import (
 from spm_model import train_spm
 
 from tmft import SentenceEncoder
-from tmft.checkpoints.sentence_folder import describe_differences
+from tmft.checkpoints.sentence_folder import describe_compatibility
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import Examples
 from tmft.embedding.modules import Dense
@@ -381,8 +381,8 @@ def test_the_model_says_what_other_libraries_compute_differently(name, differs, 
     model = weighted(*CASES[name])
     model.save_pretrained(tmp_path)
     assert (
-        describe_differences(model)
-        == describe_differences(SentenceEncoder.from_pretrained(tmp_path))
+        describe_compatibility(model)
+        == describe_compatibility(SentenceEncoder.from_pretrained(tmp_path))
         == differs
     )
     assert differs in (tmp_path / "README.md").read_text()

@@ -16,7 +16,7 @@ from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
 from tmft.models.families import FAMILIES, config_from_dict, random_encoder
-from tmft.pretraining.causal_lm import CausalBert, CausalLM, NextTokens, load_causal_lm, new_causal_lm
+from tmft.pretraining.causal_lm import CausalBert, CausalLM, NextTokens, add_causal_lm_head, load_causal_lm
 from tmft.pretraining.corpus import TokenizedCorpus
 from tmft.pretraining.token_heads import means_from_sums
 from tmft.sentence_encoder import SentenceEncoder
@@ -197,7 +197,7 @@ def test_a_tokenizer_needs_no_special_tokens(tmp_path, text):
 )
 def test_what_cannot_predict_the_next_token_is_one_line(changes, message):
     with pytest.raises(InputError) as error:
-        new_causal_lm(random_encoder(config_from_dict(content("qwen3") | changes)))
+        add_causal_lm_head(random_encoder(config_from_dict(content("qwen3") | changes)))
     assert str(error.value).startswith(message) and "\n" not in str(error.value)
 
 

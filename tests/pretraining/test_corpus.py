@@ -14,7 +14,7 @@ from tmft.errors import InputError
 from tmft.io.text import OPENERS
 from tmft.packing import pack
 from tmft.pretraining.corpus import (
-    PermutationSampler,
+    SentenceSampler,
     TokenizedCorpus,
     held_out_split,
     read_nonempty_lines,
@@ -178,7 +178,7 @@ def test_two_processes_together_have_the_batches_and_masks_of_one(tokenizer):
 
 def test_an_epoch_has_every_sentence_once_and_each_epoch_has_its_own_order():
     indices = np.arange(3, 25)
-    sampler, other = PermutationSampler(indices, 5, seed=0), PermutationSampler(indices, 5, seed=0)
+    sampler, other = SentenceSampler(indices, 5, seed=0), SentenceSampler(indices, 5, seed=0)
     assert sampler.steps_per_epoch == 5
     epochs = [np.concatenate([sampler.step_indices(5 * e + s) for s in range(5)]) for e in range(2)]
     assert all(sorted(epoch) == indices.tolist() for epoch in epochs)

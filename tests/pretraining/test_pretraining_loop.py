@@ -183,7 +183,9 @@ def test_an_unfinished_run_with_other_settings_is_not_resumed(tmp_path, text, mo
     config = shape(tmp_path / "shape", **BERT)
     with monkeypatch.context() as patch, pytest.raises(Stop):
         patch.setattr(
-            tmft.pretraining.pretraining_loop, "check_finite", lambda sums, step: (_ for _ in ()).throw(Stop)
+            tmft.pretraining.pretraining_loop,
+            "check_finite_loss",
+            lambda sums, step: (_ for _ in ()).throw(Stop),
         )
         pretrain(tmp_path, text, "--from-scratch", config, "--steps", 4)
     with pytest.raises(

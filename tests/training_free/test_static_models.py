@@ -6,7 +6,7 @@ import torch
 from conftest import SENTENCES, VOCABULARY, assert_same_embeddings, tiny_model, vocabulary_folder
 
 from tmft import SentenceEncoder
-from tmft.checkpoints.sentence_folder import describe_differences
+from tmft.checkpoints.sentence_folder import describe_compatibility
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.embedding.modules import Dense, Normalize
 from tmft.embedding.token_weights import TokenWeights
@@ -164,7 +164,7 @@ MODULES = {
 @pytest.mark.parametrize("name", MODULES)
 def test_only_transformers_cannot_run_a_static_model(name, tmp_path):
     model = static_model(modules=MODULES[name]())
-    assert describe_differences(model) == ELSEWHERE
+    assert describe_compatibility(model) == ELSEWHERE
 
 
 def with_weights(model):

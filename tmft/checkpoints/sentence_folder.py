@@ -126,7 +126,7 @@ def save_sentence_encoder(
     """Write the folder of a model. `SentenceEncoder.save_pretrained` explains the parameters."""
     folder, dtype = Path(folder), dtype or model.dtype
     check_can_be_saved(model)
-    settings = settings_of(model)
+    settings = collect_settings(model)
     pooled_width = layer_mix_width(model.layers, model.encoder.config)
     padding_side = FAMILIES[model.encoder.config.model_type].padding_side
     tokenizer_files = tokenizer_to_files(model.tokenizer, model.max_length, padding_side)
@@ -141,12 +141,12 @@ def save_sentence_encoder(
 
 def check_can_be_saved(model: "SentenceEncoder") -> None:
     """Raise InputError if a model has something that save_sentence_encoder cannot save."""
-    config = settings_of(model)
+    config = collect_settings(model)
     if not model.tokenizer.add_special_tokens:
         check_static_config(config)
 
 
-def settings_of(model: "SentenceEncoder") -> ModelSettings:
+def collect_settings(model: "SentenceEncoder") -> ModelSettings:
     """Return the settings that the folder of a model needs besides the encoder and the tokenizer.
 
     They are the pooling, max_length, the prompts, the similarity function, the mix of layers, the token
@@ -181,12 +181,12 @@ def sentence_model_card(
     snippets of the card load. graph_file: path in the folder of the ONNX or OpenVINO graph that the model
     is saved as, which is loaded by other code; '' if it is saved as weights.
     """
-    config, num_layers = settings_of(model), len(model.encoder.layers)
+    config, num_layers = collect_settings(model), len(model.encoder.layers)
     usage = UsageInfo(
         transformers_class(model.encoder),
         config.is_plain_mean,
         has_pooler(model.encoder),
-        describe_differences(model),
+        describe_compatibility(model),
         graph_file,
     )
     return format_sentence_model_card(
@@ -203,6 +203,6 @@ def sentence_model_card(
     )
 
 
-def describe_differences(model: "SentenceEncoder") -> str:
+def describe_compatibility(model: "SentenceEncoder") -> str:
     """Return what other libraries compute differently with the folder of a model; '' if nothing."""
-    return f"{settings_of(model).compatibility_note} {compatibility_note(model.encoder)}".strip()
+    return f"{collect_settings(model).compatibility_note} {compatibility_note(model.encoder)}".strip()

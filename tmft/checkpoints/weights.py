@@ -98,7 +98,7 @@ class WeightFiles:
         Raises InputError in the same cases as read_tensors and convert_tensor.
         """
         for name, tensor, path in self.map_tensors(names, dtype):
-            check_finite(tensor, name, path)
+            check_finite_weight(tensor, name, path)
             yield name, tensor if dtype is None else convert_tensor(tensor, dtype, name, path)
 
     def map_tensors(
@@ -163,7 +163,7 @@ def convert_tensor(tensor: Tensor, dtype: torch.dtype, name: str, path: Path) ->
     return converted
 
 
-def check_finite(tensor: Tensor, name: str, path: Path) -> None:
+def check_finite_weight(tensor: Tensor, name: str, path: Path) -> None:
     """Raise InputError if a tensor contains nan or inf, which would make every output of the model nan.
 
     name, path: the name of the tensor and its file, for the message.

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tmft.checkpoints.sentence_folder import describe_differences
+from tmft.checkpoints.sentence_folder import describe_compatibility
 from tmft.checkpoints.weights import DTYPES
 from tmft.cli.parser import CommandLineParser
 from tmft.data import SPLITS
@@ -183,7 +183,7 @@ def save_with_modules(model: SentenceEncoder, modules: Sequence[nn.Module], fold
         model.truncate_dim = None
     model.head_modules.extend(modules)
     model.save_pretrained(folder)
-    return describe_differences(model)
+    return describe_compatibility(model)
 
 
 def load_mean_pooling_model(args: Namespace) -> SentenceEncoder:

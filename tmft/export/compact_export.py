@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tmft.checkpoints.compact import LAYOUT_KEY, LAYOUT_VERSION, pack_weights
-from tmft.checkpoints.sentence_folder import settings_of
+from tmft.checkpoints.sentence_folder import collect_settings
 from tmft.embedding.modules import Dense, Normalize
 from tmft.errors import InputError
 from tmft.export import numpy_encoder
@@ -42,7 +42,7 @@ def require_compact_support(model: SentenceEncoder) -> SentenceEncoder:
         "has weights beyond 65504, the largest number of float16": not all(
             weight.half().isfinite().all() for weight in model.state_dict().values()
         ),
-        "has prompts that are no prefixes": bool(settings_of(model).prompt_templates),
+        "has prompts that are no prefixes": bool(collect_settings(model).prompt_templates),
     }
     if found := [problem for problem, is_there in problems.items() if is_there]:
         problem = f"format compact: the model {found[0]}, which {ENCODER_FILE} cannot compute"

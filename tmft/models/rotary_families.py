@@ -463,7 +463,7 @@ TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "se
 # ------------------------------------------------------------------------------- what no table says
 
 
-def complete_rotary(content: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+def complete_config(content: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of any family here that follow from others, for Family.complete."""
     D, H, L = (values[name] for name in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
     if values["num_key_value_heads"] is None:
@@ -495,7 +495,7 @@ def complete_modernbert(content: dict[str, Any], values: dict[str, Any]) -> dict
     Files of transformers 5 have layer_types and rope_parameters; older ones have global_attn_every_n_layers
     and a rope_theta for each layer type. transformers 5 reads local_attention, and sliding_window as half it.
     """
-    values = complete_rotary(content, values)
+    values = complete_config(content, values)
     if values["layer_types"] is None:
         period = content.get("global_attn_every_n_layers", 3)
         if type(period) is not int or period < 1:
@@ -575,7 +575,7 @@ def complete_nomic(content: dict[str, Any], values: dict[str, Any]) -> dict[str,
             f"pad_token_id is {values['pad_token_id']} (config.json): expected less than vocab_size, "
             f"{values['vocab_size']}"
         )
-    values = complete_rotary(content, values)
+    values = complete_config(content, values)
     A = values["head_dim"]
     if content.get("head_dim", A) != A:
         raise InputError(
@@ -614,7 +614,7 @@ def complete_decoder(
         )
     if values.get("use_sliding_window") is False:
         values["sliding_window"] = None  # it is in most files of Qwen, but of no meaning
-    values = complete_rotary(content, values)
+    values = complete_config(content, values)
     if thetas is None:
         return values | {"rope": read_rope_parameters(content)}
     ropes = read_rope_parameters_by_layer_type(content, thetas, scaled=(FULL,))

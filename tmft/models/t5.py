@@ -242,7 +242,7 @@ def init_embedding(num_embeddings: int, embedding_dim: int, std: float) -> nn.Em
     return module
 
 
-def rms_norm(config: T5Config) -> RMSNorm:
+def make_norm(config: T5Config) -> RMSNorm:
     """Return T5's norm, w * x / sqrt(mean(x^2) + eps), which subtracts no mean and has no bias."""
     norm = RMSNorm(config.hidden_size, eps=config.layer_norm_eps)
     nn.init.constant_(norm.weight, config.initializer_range)
@@ -352,9 +352,9 @@ class Layer(nn.Module):
 
     def __init__(self, config: T5Config, attention: nn.Module):
         super().__init__()
-        self.attention_norm = rms_norm(config)
+        self.attention_norm = make_norm(config)
         self.attention = attention
-        self.feed_forward_norm = rms_norm(config)
+        self.feed_forward_norm = make_norm(config)
         is_gated = config.feed_forward_proj.startswith("gated-")
         self.feed_forward = GatedFeedForward(config) if is_gated else FeedForward(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
@@ -384,7 +384,7 @@ class T5Encoder(FinalNormEncoder):
             Layer(config, Attention(config, has_bias=n == 0 or config.bias_in_each_layer))
             for n in range(config.resolve_num_layers(layer))
         )
-        self.norm = rms_norm(config)
+        self.norm = make_norm(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def iter_pre_norm_states(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import tmft.models.t5 as t5
 from tmft.encoder import block_diagonal_mask
 from tmft.models.family import Family
-from tmft.models.t5 import Attention, Layer, T5Config, T5Encoder, init_linear, rms_norm
+from tmft.models.t5 import Attention, Layer, T5Config, T5Encoder, init_linear, make_norm
 from tmft.packing import PackedBatch
 from tmft.speed.dropout import Dropout
 
@@ -93,7 +93,7 @@ class DecoderLayer(Layer):
     def __init__(self, config: T5Config, attention: nn.Module):
         """attention: the module for self-attention, such as FirstTokenAttention."""
         super().__init__(config, attention)
-        self.cross_norm = rms_norm(config)
+        self.cross_norm = make_norm(config)
         self.cross = Attention(config)
 
     # A layer of the decoder has inputs that one of the encoder does not have.
@@ -123,7 +123,7 @@ class Decoder(nn.Module):
         super().__init__()
         attentions = attentions or [FirstTokenAttention(config) for _ in range(config.num_decoder_layers)]
         self.layers = nn.ModuleList(DecoderLayer(config, attention) for attention in attentions)
-        self.norm = rms_norm(config)
+        self.norm = make_norm(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, embedded: Tensor, memory: Tensor, mask: Tensor, bias: Tensor | None = None) -> Tensor:

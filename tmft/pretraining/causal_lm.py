@@ -158,7 +158,7 @@ def predicts_with_mlm_head(config: EncoderConfig) -> bool:
     return bool(family.mlm_class and family.causal_lm_class)
 
 
-def new_causal_lm(encoder: BaseEncoder) -> CausalLM | CausalBert:
+def add_causal_lm_head(encoder: BaseEncoder) -> CausalLM | CausalBert:
     """Return an encoder with a new head or output layer. Raises InputError in the same cases as CausalLM."""
     return CausalBert(encoder) if predicts_with_mlm_head(encoder.config) else CausalLM(encoder)
 

@@ -118,7 +118,7 @@ def held_out_split(corpus: TokenizedCorpus) -> tuple[np.ndarray, np.ndarray]:
     return indices[indices % every != 0], indices[::every]
 
 
-class PermutationSampler:
+class SentenceSampler:
     """Chooses the sentences of each step. The seed and the number of an epoch determine its permutation.
 
     indices: (N,), of the sentences to train on. sentences_per_step: their number in a step; the last step of

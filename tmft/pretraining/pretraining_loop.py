@@ -28,7 +28,7 @@ from tmft.io.files import reading
 from tmft.loop import Recipe
 from tmft.optimizers import OPTIMIZERS, MixedPrecision, linear_schedule_with_warmup, parameter_groups
 from tmft.pretraining.causal_lm import CausalLM, NextTokens
-from tmft.pretraining.corpus import PermutationSampler, TokenizedCorpus, held_out_split
+from tmft.pretraining.corpus import SentenceSampler, TokenizedCorpus, held_out_split
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.span_corruption import SpanCorruption, SpanMasking
 from tmft.pretraining.token_heads import MaskedLM, ReplacedTokenDetection, means_from_sums, objective_name
@@ -83,7 +83,7 @@ class PretrainingLog:
     seconds: float
 
 
-def fit(
+def pretrain(
     model: PretrainingObjective,
     corpus: TokenizedCorpus,
     masking: Masking | SpanMasking | NextTokens,
@@ -104,7 +104,7 @@ def fit(
     amp = MixedPrecision(processes.device, recipe.precision)
     device, rank, world_size = processes.device, processes.rank, processes.world_size
     train, held_out = held_out_split(corpus)
-    sampler = PermutationSampler(train, recipe.batch_size * recipe.gradient_accumulation_steps, seed)
+    sampler = SentenceSampler(train, recipe.batch_size * recipe.gradient_accumulation_steps, seed)
     num_steps = recipe.steps or recipe.epochs * sampler.steps_per_epoch
     save_steps = recipe.save_steps or math.ceil(num_steps / 10)
 
@@ -187,7 +187,7 @@ def fit(
             tokens += len(sentences.tokens)
             bar.update()
             if (step + 1) % LOG_EVERY == 0 or (step + 1) % save_steps == 0 or step + 1 == num_steps:
-                check_finite(sums, step + 1)
+                check_finite_loss(sums, step + 1)
                 mean_loss = sums[objective_name(sums)].item() / sums["masked"].item()
                 bar.set_postfix_str(f"loss {mean_loss:.3f}", refresh=False)
             if checkpoint.should_save(step + 1):
@@ -235,7 +235,7 @@ def evaluate(
     return means_from_sums(processes.all_reduce_dict(sums))
 
 
-def check_finite(sums: dict[str, Tensor], step: int) -> None:
+def check_finite_loss(sums: dict[str, Tensor], step: int) -> None:
     """Raise InputError if a loss is infinite or NaN. sums: of the objective; step: number for the message."""
     for name in ("mlm", "rtd", "span", "clm"):
         if name in sums and not torch.isfinite(sums[name]):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tmft.callbacks import Callback
-from tmft.checkpoints.sentence_folder import check_can_be_saved, describe_differences
+from tmft.checkpoints.sentence_folder import check_can_be_saved, describe_compatibility
 from tmft.data import Examples
 from tmft.datasets.task_lookup import subsample_train
 from tmft.device import choose_precision
@@ -206,6 +206,6 @@ def run_header(run: Run, model: SentenceEncoder, num_examples: dict[str, int]) -
         f"\n{run.folder}: {examples} training examples, {where}",
         model.load_report,
         provenance,
-        describe_differences(model),
+        describe_compatibility(model),
     ]
     return "\n".join(str(line) for line in lines if line)

@@ -29,10 +29,10 @@ from tmft.models.families import (
     random_encoder,
 )
 from tmft.packing import TokenizedCorpus
-from tmft.pretraining.causal_lm import NextTokens, load_causal_lm, new_causal_lm
+from tmft.pretraining.causal_lm import NextTokens, add_causal_lm_head, load_causal_lm
 from tmft.pretraining.corpus import tokenize_files, train_wordpiece
 from tmft.pretraining.masking import Masking
-from tmft.pretraining.pretraining_loop import PretrainingLog, PretrainingObjective, fit
+from tmft.pretraining.pretraining_loop import PretrainingLog, PretrainingObjective, pretrain
 from tmft.pretraining.span_corruption import SpanCorruption, SpanMasking
 from tmft.pretraining.token_heads import (
     MaskedLM,
@@ -130,7 +130,7 @@ def do_pretraining_run(
         print_main(f"\n{folder}: {len(corpus)} sentences, {len(corpus.tokens)} tokens, {where}")
         print_main(start)
         log = []
-        for entry in fit(model, corpus, masking, recipe, config.seed, processes, checkpoint):
+        for entry in pretrain(model, corpus, masking, recipe, config.seed, processes, checkpoint):
             log.append(entry)
             print_main(progress_line(entry), flush=True)
         result = pretraining_result(
@@ -233,7 +233,7 @@ def from_scratch(
         model = SpanCorruption(encoder_config)
         second_model = f"; a decoder of {len(model.decoder.layers)} layers"
     elif config.task == "clm":
-        model = new_causal_lm(random_encoder(encoder_config))
+        model = add_causal_lm_head(random_encoder(encoder_config))
     else:
         model = MaskedLM(random_encoder(encoder_config))
     num_parameters = sum(parameter.numel() for parameter in model.parameters())

@@ -3,8 +3,8 @@
 The texts of all requests that wait are embedded by one call of the model. A request goes through three
 places: BoundedQueue reads it, and refuses it if it is too long, or while too many bytes of others wait;
 ValidatingEmbeddingSpec checks it, and keeps it where it can still be dropped until the model has little else
-to do; Embedder, in a process of its own, answers it. docs/http.md says what clients see. This module needs
-LitServe.
+to do; EmbeddingAPI, in a process of its own, answers it. docs/http.md says what clients see. This module
+needs LitServe.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ MAX_REQUESTS_TOGETHER = 64  # that one call of the model answers
 BATCH_TIMEOUT = 0.005  # seconds for which requests are collected; a single request waits as long
 
 
-class Embedder(litserve.LitAPI):
+class EmbeddingAPI(litserve.LitAPI):
     """Embed the texts of several requests at once, in a process of its own."""
 
     def __init__(self, load: Callable[[], SentenceEncoder], **options: Any):
@@ -238,7 +238,7 @@ def serve(load: Callable[[], SentenceEncoder], host: str = "127.0.0.1", port: in
         reason = os.strerror(error.errno or 0)
         raise InputError(f"port {port} of {host}: {reason}, choose another one", "port") from None
     spec = ValidatingEmbeddingSpec(dimensions)
-    api = Embedder(load, spec=spec, max_batch_size=MAX_REQUESTS_TOGETHER, batch_timeout=BATCH_TIMEOUT)
+    api = EmbeddingAPI(load, spec=spec, max_batch_size=MAX_REQUESTS_TOGETHER, batch_timeout=BATCH_TIMEOUT)
     server = litserve.LitServer(
         api,
         accelerator="cpu",  # `load` puts the model on its device

@@ -60,7 +60,7 @@ def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) 
     if not is_file(folder / "text.txt"):
         lines = list(deduplicate(read_nonempty_lines(paths), map(normalize_text, excluded_sentences)))
         Random(0).shuffle(lines)
-        write_file(folder / "text.txt", partial(write_lines, lines[: config.max_lines or None]))
+        write_file(folder / "text.txt", partial(stream_lines, lines[: config.max_lines or None]))
         del lines  # they are read again: two copies of much text are large
     is_complete = is_file(folder / "about.json")  # which is written last
     if is_complete:
@@ -106,7 +106,7 @@ def check_teacher_digests(folder: Path) -> None:
                 raise ValueError(f"{name} has changed")
 
 
-def write_lines(lines: Iterable[str], path: Path) -> None:
+def stream_lines(lines: Iterable[str], path: Path) -> None:
     """Write lines to a new text file, path, one after the other, so that the text is not copied."""
     with open(path, "w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{line}\n" for line in lines)
