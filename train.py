@@ -31,7 +31,7 @@ Pre-training has no dev set: it saves the last weights.
 """
 
 # Where to start reading: the method is fit() in tmft/loop.py, the training loop. On the way there,
-# main() calls fine_tune_all(), which calls fine_tune() in tmft/runs/fine_tune.py for each run.
+# main() calls fine_tune_all(), which calls train_run() in tmft/runs/train_run.py for each run.
 
 import sys
 from argparse import Namespace
@@ -46,7 +46,6 @@ from tmft.device import choose_device
 from tmft.io.distributed import Processes, init_distributed
 from tmft.io.paths import PACKAGE_DATA
 from tmft.pretraining.pretraining_loop import PretrainingRecipe
-from tmft.runs.fine_tune import fine_tune
 from tmft.runs.layer_search import search_rounds
 from tmft.runs.pretrain import PRETRAINING_TASKS, do_pretraining_runs
 from tmft.runs.run_config import (
@@ -57,6 +56,7 @@ from tmft.runs.run_config import (
 )
 from tmft.runs.run_folder import Digests, check_same_on_all_processes, data_digests, first_change
 from tmft.runs.sweep_plan import expand_grid, run_all
+from tmft.runs.train_run import train_run
 from tmft.training.trackers import check_trackers
 
 # What `python train.py` runs: the method at every layer of a small ELECTRA that comes with the project, see
@@ -110,7 +110,7 @@ def fine_tune_all(args: Namespace, seeds: list[int], processes: Processes, diges
         run_all(
             runs,
             processes,
-            lambda run, processes: fine_tune(run, data, processes, vars(args), report_to=report_to),
+            lambda run, processes: train_run(run, data, processes, vars(args), report_to=report_to),
         )
         runs = next(rounds, [])
 

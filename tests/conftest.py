@@ -28,7 +28,7 @@ from tmft.data import Examples  # noqa: E402
 from tmft.loop import fit  # noqa: E402
 from tmft.models.families import config_from_dict, random_encoder  # noqa: E402
 from tmft.packing import pack  # noqa: E402
-from tmft.runs.fine_tune import assemble_training  # noqa: E402
+from tmft.runs.train_run import assemble_training  # noqa: E402
 from tmft.sentence_encoder import SentenceEncoder  # noqa: E402
 from tmft.tasks import Task  # noqa: E402
 from tmft.training_free.static_models import (  # noqa: E402

@@ -17,7 +17,7 @@ from subprocess import CompletedProcess
 ROOT = Path(__file__).resolve().parent.parent
 FORK_SERVER = multiprocessing.get_context("forkserver")
 FORK_SERVER.set_forkserver_preload(
-    ["train", "tmft.io.distributed", "tmft.runs.fine_tune", "tmft.runs.pretrain"]
+    ["train", "tmft.io.distributed", "tmft.runs.train_run", "tmft.runs.pretrain"]
 )
 
 

@@ -117,11 +117,11 @@ def test_the_notebook_links_to_files_that_exist():
 
 def test_what_one_file_adds_to_the_loop_of_the_notebook_is_what_the_page_lists():
     cells = ["".join(cell["source"]) for cell in NOTEBOOK["cells"]]
-    number = next(i for i, cell in enumerate(cells) if "def fine_tune(" in cell)
+    number = next(i for i, cell in enumerate(cells) if "def train_and_score(" in cell)
     loop = cells[number].partition("\n    return")[0]
     section = [title for cell in cells[:number] for title in re.findall(r"^## (\d)", cell, re.M)][-1]
     page = (LECTURE / "README.md").read_text("utf-8").split("## From ten lines to one page\n")[1]
-    assert f"`fine_tune` in section {section} of the" in page.replace("\n", " ")
+    assert f"`train_and_score` in section {section} of the" in page.replace("\n", " ")
     added = re.findall(r"^\| `(\w+)` \|", page, re.M)
     main = (LECTURE / "one_file.py").read_text("utf-8").partition("def main(")[2]
     assert len(added) == 4 and all(name in main and name not in loop for name in added)

@@ -15,7 +15,7 @@ of similar lengths), takes the cosines of the pairs, and scores them by `spearma
 are read from TSV files by `read_examples` (data.py) before all this.
 
 docs/lecture/one_file.py has all of it in a single file. What is not the method plugs in from outside, through
-`embed` and callbacks (runs/fine_tune.py).
+`embed` and callbacks (runs/train_run.py).
 
 Shapes: P examples (pairs) in a batch, D dimensions of an embedding.
 """
@@ -93,7 +93,7 @@ def fit(
     embed: turns a batch into embeddings; None packs the sentences into rows without padding, encodes and
         pools them (PackedEmbedder).
     callbacks: objects with methods that are called at certain times, for instance to save checkpoints.
-        (FreezeLayers freezes already when it is made, before `fit`.) tmft/runs/fine_tune.py makes those of a
+        (FreezeLayers freezes already when it is made, before `fit`.) tmft/runs/train_run.py makes those of a
         run.
     Raises DivergedError if the loss is not finite; in the first epoch the model then has the weights that it
     began with. Raises InputError if the weights of the model have 16 bits.

@@ -63,7 +63,7 @@ def report_stages(report, scratch: str) -> None:
     """
     import train
     from tmft.optimizers import MixedPrecision
-    from tmft.runs import fine_tune, pretrain
+    from tmft.runs import pretrain, train_run
     from tmft.students import distillation_data
     from tmft.training_task import TrainingTask
 
@@ -79,7 +79,7 @@ def report_stages(report, scratch: str) -> None:
 
     report_after(train, "read_all_splits", "reading")
     report_after(train, "data_digests", "digests of the data")
-    report_after(fine_tune, "make_training_tasks", "loading the model")
+    report_after(train_run, "make_training_tasks", "loading the model")
     report_after(TrainingTask, "tokenize", "tokenizing")
     report_after(pretrain, "source_digests", "digests of the checkpoint")
     report_after(pretrain, "tokenize_files", "tokenizing")

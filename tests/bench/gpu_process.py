@@ -30,8 +30,8 @@ from tmft.pretraining.masking import Masking  # noqa: E402
 from tmft.pretraining.pretraining_loop import PretrainingRecipe  # noqa: E402
 from tmft.pretraining.pretraining_loop import fit as pretrain  # noqa: E402
 from tmft.pretraining.token_heads import MaskedLM  # noqa: E402
-from tmft.runs.fine_tune import assemble_training  # noqa: E402
 from tmft.runs.run_config import FineTuningRecipe  # noqa: E402
+from tmft.runs.train_run import assemble_training  # noqa: E402
 from tmft.sentence_encoder import SentenceEncoder  # noqa: E402
 from tmft.training.checkpointing import TrainingCheckpoint  # noqa: E402
 from tmft.training.multitask import make_training_tasks  # noqa: E402

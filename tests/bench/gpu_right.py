@@ -42,8 +42,8 @@ from tmft.pretraining.pretraining_loop import PretrainingRecipe
 from tmft.pretraining.pretraining_loop import fit as pretrain
 from tmft.pretraining.span_corruption import SpanCorruption, SpanMasking
 from tmft.pretraining.token_heads import MaskedLM, ReplacedTokenDetection
-from tmft.runs.fine_tune import assemble_training
 from tmft.runs.run_config import FineTuningRecipe
+from tmft.runs.train_run import assemble_training
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import Task
 from tmft.training.checkpointing import TrainingCheckpoint
@@ -292,7 +292,7 @@ def without_dropout(model: torch.nn.Module) -> torch.nn.Module:
     return model
 
 
-def fine_tune(
+def train_copy(
     model: SentenceEncoder,
     pairs: Examples,
     device: torch.device,
@@ -323,7 +323,7 @@ def fit_error(
 ) -> float:
     """Return the largest relative difference of the loss of an epoch from that on the CPU."""
     model = without_dropout(deepcopy(model))
-    losses, expected = (np.array(fine_tune(model, pairs, d, recipe, objectives)[0]) for d in (device, CPU))
+    losses, expected = (np.array(train_copy(model, pairs, d, recipe, objectives)[0]) for d in (device, CPU))
     return np.abs(losses / expected - 1).max()
 
 
@@ -340,7 +340,7 @@ def recomputation_error(model: SentenceEncoder, pairs: Examples, device: torch.d
 
     recipe = replace(SHORT, epochs=1, batch_size=len(pairs), mini_batch_size=3)
     with patch.object(PackedEmbedder, "__call__", recorded):
-        fine_tune(model, pairs, device, recipe, ["multiple_negatives_ranking"])
+        train_copy(model, pairs, device, recipe, ["multiple_negatives_ranking"])
     half = len(computed) // 2
     assert half > 1
     return max((x - y).abs().max().item() for x, y in zip(computed[:half], computed[half:], strict=True))
@@ -382,7 +382,7 @@ def count_differing(
     """Return how many weights differ in a second run. at: step at which it is stopped and resumed."""
 
     def run(checkpoint: TrainingCheckpoint | None = None) -> dict[str, Tensor]:
-        return fine_tune(model, pairs, device, recipe, ["cosine_mse"], checkpoint)[1]
+        return train_copy(model, pairs, device, recipe, ["cosine_mse"], checkpoint)[1]
 
     return count_unequal(run(), run() if at is None else stopped_and_resumed(run, at, device))
 

@@ -169,7 +169,9 @@ class Bench:
 
         return self.record(f"{name}-healed-{join(subset)}-{seed}" + ("-sts" if with_sts else ""), make)
 
-    def fine_tune(self, name: str, model: SentenceEncoder, subset: Subset, recipe: Recipe) -> dict[str, Any]:
+    def train_subset(
+        self, name: str, model: SentenceEncoder, subset: Subset, recipe: Recipe
+    ) -> dict[str, Any]:
         """Return the scores of these layers after fine-tuning on the labeled pairs of STSB."""
 
         def make() -> dict[str, Any]:
@@ -352,7 +354,7 @@ def measure_labels(bench: Bench) -> dict[str, Any]:
     }
     evidence = collect_evidence(model, bench.splits["train"].sentences[:RULE_SENTENCES], untrained)
     subsets = [*untrained]
-    records = [bench.fine_tune("minilm", model, subset, LABEL_RECIPE) for subset in subsets]
+    records = [bench.tune_subset("minilm", model, subset, LABEL_RECIPE) for subset in subsets]
     predicted = np.array([one["cosines"] for one in records])
     listed = [{"layers": s} | without_cosines(one) for s, one in zip(subsets, records, strict=True)]
     return {"subsets": listed, "rules": judge_rules(evidence, subsets, predicted, bench.dev_scores)}
@@ -395,7 +397,7 @@ def measure_twins(bench: Bench) -> dict[str, Any]:
     records = {}
     for name in COMPARED_TWINS:
         model = SentenceEncoder.from_pretrained(ROOT / "data/twins" / name, pooling="mean")
-        records[name] = [bench.fine_tune(name, model, subset, TWIN_RECIPE) for subset in sample]
+        records[name] = [bench.tune_subset(name, model, subset, TWIN_RECIPE) for subset in sample]
     tuned = {name: np.array([one["cosines"] for one in of_twin]) for name, of_twin in records.items()}
     return {
         "dev": scores,

@@ -18,8 +18,8 @@ from tmft.losses.heads import SoftmaxLoss
 from tmft.losses.nested import ALL_LAYERS, NestedLoss, SubEmbeddingSlices
 from tmft.metrics import METRICS
 from tmft.packing import pack
-from tmft.runs.fine_tune import assemble_training
 from tmft.runs.run_config import FineTuningRecipe
+from tmft.runs.train_run import assemble_training
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.students.distillation_loss import EmbeddingDistillation, distillation_loss
 from tmft.tasks import TASKS

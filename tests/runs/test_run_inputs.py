@@ -9,8 +9,8 @@ import pytest
 import torch
 from conftest import SENTENCES, store_weights, stored_weights, tiny_model
 
-import tmft.runs.fine_tune
 import tmft.runs.pretrain
+import tmft.runs.train_run
 import train
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.cli.options import keep_first_dimensions
@@ -140,13 +140,13 @@ def test_a_checkpoint_that_changes_while_a_sweep_runs_is_noticed(
     arguments, ckpt, tmp_path, monkeypatch, capsys
 ):
     """Otherwise the table of its layers would be one of two models."""
-    write_result = tmft.runs.fine_tune.write_result
+    write_result = tmft.runs.train_run.write_result
 
     def change_after_first(folder, *arguments):
         write_result(folder, *arguments)
         change_weights(ckpt)
 
-    monkeypatch.setattr(tmft.runs.fine_tune, "write_result", change_after_first)
+    monkeypatch.setattr(tmft.runs.train_run, "write_result", change_after_first)
     with pytest.raises(InputError, match="1 of 2 runs failed"):
         train.main([*arguments, "--ckpt", str(ckpt), "--layer", "1,2"])
     assert "was changed while it was read" in capsys.readouterr().out

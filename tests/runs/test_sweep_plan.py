@@ -6,8 +6,8 @@ import pytest
 from conftest import SENTENCES, tiny_config, tiny_model, vocabulary_folder
 from processes import run_together
 
-import tmft.runs.fine_tune
 import tmft.runs.sweep_plan
+import tmft.runs.train_run
 import train
 from tmft import InputError, SentenceEncoder
 from tmft.checkpoints.model_folder import ModelFolder
@@ -172,14 +172,14 @@ def test_two_checkpoints_of_one_name_are_refused_before_any_work(spelling, argum
 def test_a_run_that_fails_is_named_and_does_not_stop_the_others(
     error, arguments, tmp_path, monkeypatch, capsys
 ):
-    fit = tmft.runs.fine_tune.fit
+    fit = tmft.runs.train_run.fit
 
     def fail_at_layer_1(model, *rest, **options):
         if len(model.encoder.layers) == 1:
             raise error
         return fit(model, *rest, **options)
 
-    monkeypatch.setattr(tmft.runs.fine_tune, "fit", fail_at_layer_1)
+    monkeypatch.setattr(tmft.runs.train_run, "fit", fail_at_layer_1)
     with pytest.raises(InputError, match=r"1 of 3 runs failed \(r-layer1-seed0\): the reasons are above"):
         train.main([*arguments, "--layer", "0-2"])
     printed = capsys.readouterr()
@@ -188,7 +188,7 @@ def test_a_run_that_fails_is_named_and_does_not_stop_the_others(
     assert results(tmp_path / "runs").keys() == {"r-layer0-seed0", "r-layer2-seed0"}
     assert "    0      1 " in printed.out and "    2      1 " in printed.out  # the table has the others
 
-    monkeypatch.setattr(tmft.runs.fine_tune, "fit", fit)
+    monkeypatch.setattr(tmft.runs.train_run, "fit", fit)
     train.main([*arguments, "--layer", "0-2"])
     assert capsys.readouterr().out.count("already finished, kept") == 2
 
@@ -207,10 +207,10 @@ def test_a_sweep_stopped_in_the_middle_ends_with_the_same_results(arguments, tmp
         yield next(fit(*run))
         raise KeyboardInterrupt
 
-    write_result, fit = tmft.runs.fine_tune.write_result, tmft.runs.fine_tune.fit
+    write_result, fit = tmft.runs.train_run.write_result, tmft.runs.train_run.fit
     for name, stop in [("write_result", write_one), ("fit", fit_one_epoch)]:
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(tmft.runs.fine_tune, name, stop)
+            patch.setattr(tmft.runs.train_run, name, stop)
             train.main(stopped)
         assert results(tmp_path / "stopped").keys() == {"r-layer1-seed0"}
     capsys.readouterr()

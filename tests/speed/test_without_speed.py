@@ -64,7 +64,7 @@ REPLACEMENTS = {
         "fast_matmul": nullcontext,
         "raise_malloc_threshold": lambda: None,
     },
-    "tmft.runs.fine_tune": {"describe_threads": lambda: "", "describe_slowdown": lambda speeds: ""},
+    "tmft.runs.train_run": {"describe_threads": lambda: "", "describe_slowdown": lambda speeds: ""},
     "tmft.sentence_encoder": {
         "fast_encoding": lambda *_: nullcontext(),
         "prepacked_weights": lambda *_: nullcontext(),

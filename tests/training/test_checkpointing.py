@@ -22,7 +22,7 @@ from tmft.data import Examples
 from tmft.errors import InputError
 from tmft.io.atomic import folder_lock
 from tmft.io.distributed import single_process
-from tmft.runs import fine_tune
+from tmft.runs import train_run
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.runs.run_folder import lock_run_folder
 from tmft.tasks import TASKS
@@ -339,14 +339,14 @@ SAMPLE = (
 
 def test_a_folder_that_vanishes_after_its_best_epoch_is_not_called_finished(tmp_path, monkeypatch):
     folder = tmp_path / "mlm-then-rtd-sample-layer1-seed0"
-    save = fine_tune.save_predictions
+    save = train_run.save_predictions
 
     def vanish(predictions, where):
         shutil.rmtree(where)
         save(predictions, where)
 
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(fine_tune, "save_predictions", vanish)
+    monkeypatch.setattr(train_run, "save_predictions", vanish)
     with pytest.raises(InputError, match="was removed or emptied during the run: start the run again"):
         train.main([*SAMPLE, "--output-dir", str(tmp_path)])
     assert not (folder / "result.json").exists()

@@ -27,11 +27,11 @@ from tmft.io.formatting import mean_and_std
 from tmft.io.text import read_lines, read_table
 from tmft.losses.objectives import OBJECTIVES
 from tmft.reports.plots import draw_epoch_curves, draw_score_by_layer
-from tmft.runs.fine_tune import fine_tune as run_fine_tuning
 from tmft.runs.layer_search import search_rounds, sweep_from_runs
 from tmft.runs.run_config import FineTuningConfig, FineTuningRecipe
 from tmft.runs.sweep_plan import expand_grid, run_all
 from tmft.runs.sweeps import Sweep
+from tmft.runs.train_run import train_run
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import PAIR_COLUMNS, TEXT_COLUMN, TRIPLET_COLUMNS, Task
 from tmft.training.trackers import check_trackers
@@ -227,7 +227,7 @@ def fine_tune(
             run_all(
                 runs,
                 processes,
-                lambda run, one: run_fine_tuning(run, examples, one, dict(settings), callbacks, report_to),
+                lambda run, one: train_run(run, examples, one, dict(settings), callbacks, report_to),
             )
             finished, runs = runs, next(rounds, [])
         sweep = sweep_from_runs(finished)

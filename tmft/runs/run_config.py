@@ -25,7 +25,7 @@ MAX_VOCAB_SIZE = 10_000_000
 
 @dataclass(frozen=True)
 class FineTuningRecipe(Recipe):
-    """The hyperparameters of the paper (Recipe), and those of the features that runs/fine_tune.py plugs in.
+    """The hyperparameters of the paper (Recipe), and those of the features that runs/train_run.py plugs in.
 
     mini_batch_size: number of examples that are embedded at a time (gradient caching), for batches that do
         not fit in memory; None: the whole batch.

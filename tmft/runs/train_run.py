@@ -44,7 +44,7 @@ from tmft.training.trackers import TRACKERS
 from tmft.training_task import Embedder, PackedEmbedder, TrainingTask
 
 
-def fine_tune(
+def train_run(
     run: Run,
     data: dict[str, dict[str, Examples]],
     processes: Processes,
