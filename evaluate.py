@@ -46,6 +46,13 @@ from tmft.datasets.task_lookup import read_split
 from tmft.device import choose_device, progress_bar
 from tmft.errors import InputError
 from tmft.evaluation.classification import ReadSplit, read_splits
+from tmft.evaluation.compare_models import (
+    MAX_TIMED_SENTENCES,
+    ModelDifference,
+    predict_examples,
+    score_difference,
+    sentences_per_second,
+)
 from tmft.evaluation.cs224n_submission import write_predictions
 from tmft.evaluation.evaluators import (
     EVALUATORS,
@@ -59,14 +66,11 @@ from tmft.io.atomic import check_output_folder, check_writable, write_file
 from tmft.io.formatting import percent, to_json
 from tmft.io.paths import DATA_FOLDER
 from tmft.loss import Objective
-from tmft.reports.score_tables import format_isotropy, format_scores_by_metric, format_scores_by_variant
-from tmft.runs.model_difference import (
-    MAX_TIMED_SENTENCES,
-    ModelDifference,
+from tmft.reports.score_tables import (
     difference_table,
-    predict_examples,
-    score_difference,
-    sentences_per_second,
+    format_isotropy,
+    format_scores_by_metric,
+    format_scores_by_variant,
 )
 from tmft.runs.result_schema import RESULT_FILE
 from tmft.runs.run_result import FineTunedRun

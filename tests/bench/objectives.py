@@ -43,18 +43,18 @@ from linear_probes import load_generator, probe_layers  # noqa: E402
 from tmft.cka import linear_cka  # noqa: E402
 from tmft.data import Examples, read_examples  # noqa: E402
 from tmft.datasets.task_lookup import get_task  # noqa: E402
+from tmft.evaluation.bootstrap import (  # noqa: E402
+    CONFIDENCE_INTERVAL,
+    NUM_RESAMPLES,
+    count_rows,
+    resample_spearman,
+)
 from tmft.evaluation.isotropy import iso_score  # noqa: E402
 from tmft.io.formatting import markdown_table  # noqa: E402
 from tmft.metrics import cosines, spearman  # noqa: E402
 from tmft.reports.drawing import Line, draw_line, layer_ticks, save_figure  # noqa: E402
 from tmft.reports.plots import STD_NOTE  # noqa: E402
-from tmft.runs.bootstrap import (  # noqa: E402
-    CONFIDENCE_INTERVAL,
-    NUM_RESAMPLES,
-    count_rows,
-    read_predictions,
-    resample_spearman,
-)
+from tmft.runs.predictions import read_predictions  # noqa: E402
 from tmft.runs.sweeps import group_into_sweeps, read_results  # noqa: E402
 from tmft.sentence_encoder import SentenceEncoder  # noqa: E402
 

@@ -25,11 +25,11 @@ from tmft.evaluation.classification import (
     FitData,
     FitSpec,
     SentEvalConfig,
+    embed_features,
     evaluate_classification,
     evaluate_relatedness,
     fit_all,
     make_penalty_candidates,
-    read_features,
     scores_to_distributions,
     split_in_folds,
     stratified_folds,
@@ -295,10 +295,10 @@ def test_the_weights_of_the_best_evaluation_are_kept():
 def test_features_are_sorted_by_words_then_label_and_pairs_become_differences_and_products():
     vectors = {"a b": [1.0, 2.0], "c d": [3.0, -1.0], "e": [0.0, 5.0], "f g": [2.0, 2.0]}
     encode = lambda texts: torch.tensor([vectors[text] for text in texts])  # noqa: E731
-    alone, labels, _ = read_features(encode, [Examples((["a b", "c d", "e"],), [1, 0, 1])])
+    alone, labels, _ = embed_features(encode, [Examples((["a b", "c d", "e"],), [1, 0, 1])])
     assert alone.tolist() == [[0.0, 5.0], [3.0, -1.0], [1.0, 2.0]] and labels.tolist() == [1, 0, 1]
     parts = [Examples((["a b", "a b"], ["c d", "e"]), [0, 1]), Examples((["e"], ["f g"]), [0])]
-    x, y, indices = read_features(encode, parts)
+    x, y, indices = embed_features(encode, parts)
     assert x.tolist() == [[1, 3, 0, 10], [2, 3, 3, -2], [2, 3, 0, 10]]
     assert y.tolist() == [1, 0, 0] and [part.tolist() for part in indices] == [[0, 1], [2]]
 

@@ -18,7 +18,7 @@ from tmft.errors import InputError
 from tmft.io.distributed import single_process
 from tmft.io.files import is_file, is_folder, matching_paths
 from tmft.io.text import read_table
-from tmft.runs.bootstrap import read_predictions
+from tmft.runs.predictions import read_predictions
 from tmft.runs.pretrain import text_digests
 from tmft.runs.result_schema import read_result
 from tmft.runs.run_folder import load_finished_result

@@ -28,7 +28,7 @@ from tmft.reports.run_tables import (
     score_by_layer_table,
     tidy_scores,
 )
-from tmft.runs.bootstrap import PREDICTIONS_FILE
+from tmft.runs.predictions import PREDICTIONS_FILE
 from tmft.runs.run_result import write_result
 from tmft.runs.sweeps import group_into_sweeps, load_published_scores, read_results
 

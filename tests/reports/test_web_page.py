@@ -24,7 +24,7 @@ from tmft.metrics import spearman
 from tmft.reports.baselines import baseline_scores
 from tmft.reports.report import read_cka_files
 from tmft.reports.run_commands import format_layers, repeat_command, sweep_command
-from tmft.runs.bootstrap import PREDICTIONS_FILE
+from tmft.runs.predictions import PREDICTIONS_FILE
 from tmft.runs.run_result import write_result
 from tmft.runs.sweeps import group_into_sweeps, read_results
 from tmft.tasks import TASKS

@@ -11,15 +11,10 @@ from scipy import stats
 import train
 from tmft.cli import report_command as report
 from tmft.errors import InputError
+from tmft.evaluation.bootstrap import resample_run, resample_scores
 from tmft.metrics import spearman
 from tmft.reports.comparisons import LayerComparison, compare_layers_with_whole, compare_sweeps
-from tmft.runs.bootstrap import (
-    PREDICTIONS_FILE,
-    read_predictions,
-    read_sweep_predictions,
-    resample_run,
-    resample_scores,
-)
+from tmft.runs.predictions import PREDICTIONS_FILE, read_predictions, read_sweep_predictions
 from tmft.runs.sweeps import Sweep, group_into_sweeps, read_results
 
 N = 300

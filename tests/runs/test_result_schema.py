@@ -19,9 +19,9 @@ from test_multitask import command, course  # noqa: F401
 import train
 from tmft.cli import report_command as report
 from tmft.errors import InputError
+from tmft.evaluation import bootstrap
 from tmft.io.formatting import to_json
 from tmft.reports.report import make_report
-from tmft.runs import bootstrap
 from tmft.runs.result_schema import FORMAT, MAX_NUMBER, read_result
 from tmft.runs.run_folder import load_finished_result
 from tmft.runs.run_result import (

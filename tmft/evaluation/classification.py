@@ -95,7 +95,7 @@ def evaluate_classification(
     chosen; it is optimistic, because the same examples also decided when to stop. Accuracies are rounded to
     0.0001 wherever SentEval rounds them; they are NaN if an embedding is not finite.
     """
-    x, y, indices = read_features(encode, read_splits(task, read_split, split))
+    x, y, indices = embed_features(encode, read_splits(task, read_split, split))
     data = FitData(x, y.long(), max(len(task.classes), int(y.max()) + 1), config)
     result: dict[str, float] = {"pairs": len(indices[-1])}
     if not x.isfinite().all():
@@ -142,7 +142,7 @@ def evaluate_relatedness(
             "score_range",
         )
     splits = [read_split(name) for name in ("train", "dev", split)]
-    x, y, (train, dev, test) = read_features(encode, splits)
+    x, y, (train, dev, test) = embed_features(encode, splits)
     highest = math.ceil(task.max_score)
 
     def predict(model: Regression, indices: Tensor) -> np.ndarray:
@@ -208,7 +208,7 @@ class Features(NamedTuple):
     indices: list[Tensor]  # of the examples of each split
 
 
-def read_features(encode: EncodeFunction, splits: list[Examples]) -> Features:
+def embed_features(encode: EncodeFunction, splits: list[Examples]) -> Features:
     """Embed the examples of several splits.
 
     The features of a text are its embedding, those of a pair (|u - v|, u * v), twice as wide. Examples are

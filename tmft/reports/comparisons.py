@@ -1,13 +1,13 @@
 """The comparisons that a report shows: every two sweeps, and every layer of a sweep with the whole model.
 
 The differences are of test scores, and the intervals come from the paired bootstrap of
-tmft/runs/bootstrap.py.
+tmft/evaluation/bootstrap.py.
 """
 
 from dataclasses import dataclass
 from itertools import combinations
 
-from tmft.runs.bootstrap import LayerScores, compare_layer_scores, resample_layer
+from tmft.runs.predictions import LayerScores, compare_layer_scores, resample_layer
 from tmft.runs.sweeps import Sweep, describe_differences
 
 

@@ -4,9 +4,11 @@ Their argument `results` is {task: {variant: scores}}. A variant is the number o
 interpolation of two models; scores is the dict that an evaluator returns (tmft/evaluation/evaluators.py).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from tmft.evaluation.compare_models import ModelDifference, mean_difference
 from tmft.evaluation.evaluators import ISOTROPY_METRICS
 from tmft.io.formatting import NON_SCORE_KEYS, percent, text_bar, text_table
 from tmft.tasks import Task
@@ -66,3 +68,29 @@ def format_isotropy(layers: Mapping[float, dict[str, Any]]) -> str:
     for i, (layer, scores) in enumerate(layers.items()):
         lines.append([str(layer), *(f"{scores[name]:.4f}" for name in names), text_bar(curve, i)])
     return text_table(lines)
+
+
+def difference_table(
+    models: Sequence[str], rows: Mapping[str, ModelDifference], speeds: Sequence[float]
+) -> str:
+    """Return the table of two models: a line per task, their mean, and their speed.
+
+    models: the names of both. A star marks a difference whose interval does not contain 0.
+    """
+    names = [Path(model).name for model in models]
+    heading = ["task", "examples", "metric", *(names if names[0] != names[1] else models), "difference"]
+    lines = [[*heading, "95 % interval"]]
+    averaged = {"mean": mean_difference(list(rows.values()))} if len(rows) > 1 else {}
+    for name, row in {**rows, **averaged}.items():
+        interval = ""
+        if row.interval:
+            low, high = row.interval
+            interval = f"{100 * low:+.2f} to {100 * high:+.2f}" + (" *" if low > 0 or high < 0 else "")
+        cells = [name, str(row.examples), row.metric, percent(row.first), percent(row.second)]
+        lines.append([*cells, f"{100 * row.difference:+.2f}", interval])
+    first, second = speeds
+    factor = f"x {second / first:.1f}"
+    lines.append(["sentences/s", "", "", f"{first:,.0f}", f"{second:,.0f}", factor, ""])
+    note = "difference: the second model minus the first; paired bootstrap over the examples"
+    star = "*: 0 is outside the interval"
+    return f"{text_table(lines)}\n\n{note}; {star}"

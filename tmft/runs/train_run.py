@@ -22,7 +22,7 @@ from tmft.io.distributed import Processes
 from tmft.io.formatting import format_duration, percent
 from tmft.loop import fit
 from tmft.losses.nested import NestedLoss, SubEmbeddingSlices
-from tmft.runs.bootstrap import save_predictions
+from tmft.runs.predictions import save_predictions
 from tmft.runs.run_config import FineTuningRecipe, Run
 from tmft.runs.run_folder import (
     check_same_on_all_processes,

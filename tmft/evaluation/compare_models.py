@@ -5,21 +5,19 @@ Shapes: N examples of a split, R resamples.
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tmft.data import Examples
+from tmft.evaluation.bootstrap import confidence_interval, resample_scores
 from tmft.evaluation.classification import EncodeFunction
 from tmft.evaluation.evaluators import predict
 from tmft.evaluation.retrieval import score_queries
-from tmft.io.formatting import percent, text_table
 from tmft.loss import Objective
 from tmft.losses.objectives import OBJECTIVES
 from tmft.metrics import expected_prediction
-from tmft.runs.bootstrap import CONFIDENCE_INTERVAL, resample_scores
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import Task
 
@@ -91,15 +89,6 @@ def score_difference(
     return ModelDifference(first[0]["pairs"], metric, one_score, other_score, difference, interval, resampled)
 
 
-def confidence_interval(resampled: np.ndarray) -> tuple[float, float] | None:
-    """Return the ends of the 95 % confidence interval of resampled differences, (R,).
-
-    None if one is undefined, as with so few examples that a resample has a single score.
-    """
-    low, high = np.percentile(resampled, CONFIDENCE_INTERVAL).tolist()
-    return (low, high) if np.isfinite(low) else None
-
-
 def mean_difference(rows: Sequence[ModelDifference]) -> ModelDifference:
     """Return the difference of the mean scores of several tasks, which are resampled independently."""
     first, second = (mean(getattr(row, name) for row in rows) for name in ("first", "second"))
@@ -119,29 +108,3 @@ def sentences_per_second(models: Sequence[SentenceEncoder], sentences: list[str]
             model.encode(sentences)
             times.append(time.perf_counter() - start)
     return [len(sentences) / min(times) for times in seconds]
-
-
-def difference_table(
-    models: Sequence[str], rows: Mapping[str, ModelDifference], speeds: Sequence[float]
-) -> str:
-    """Return the table of two models: a line per task, their mean, and their speed.
-
-    models: the names of both. A star marks a difference whose interval does not contain 0.
-    """
-    names = [Path(model).name for model in models]
-    heading = ["task", "examples", "metric", *(names if names[0] != names[1] else models), "difference"]
-    lines = [[*heading, "95 % interval"]]
-    averaged = {"mean": mean_difference(list(rows.values()))} if len(rows) > 1 else {}
-    for name, row in {**rows, **averaged}.items():
-        interval = ""
-        if row.interval:
-            low, high = row.interval
-            interval = f"{100 * low:+.2f} to {100 * high:+.2f}" + (" *" if low > 0 or high < 0 else "")
-        cells = [name, str(row.examples), row.metric, percent(row.first), percent(row.second)]
-        lines.append([*cells, f"{100 * row.difference:+.2f}", interval])
-    first, second = speeds
-    factor = f"x {second / first:.1f}"
-    lines.append(["sentences/s", "", "", f"{first:,.0f}", f"{second:,.0f}", factor, ""])
-    note = "difference: the second model minus the first; paired bootstrap over the examples"
-    star = "*: 0 is outside the interval"
-    return f"{text_table(lines)}\n\n{note}; {star}"

@@ -1,9 +1,6 @@
-"""Test whether two sweeps, or two layers, differ, by a paired bootstrap over test examples and seeds.
+"""The predictions of a run on the test split: written to its folder, read, and resampled.
 
-The predictions of each run are read from its folder. All sweeps are scored on the same resampled examples, so
-that the difficulty of the examples cancels in the difference of two scores.
-Source: Efron and Tibshirani 1993, chapter 13 (percentile intervals).
-
+By them two sweeps, or two layers, are compared (tmft/evaluation/bootstrap.py explains how).
 Shapes: N test examples, R resamples.
 """
 
@@ -15,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tmft.evaluation.retrieval import RETRIEVAL_METRICS
+from tmft.evaluation.bootstrap import CONFIDENCE_INTERVAL, resample_scores
 from tmft.io.atomic import write_file
 from tmft.io.files import is_file, reading
 from tmft.metrics import METRICS, expected_prediction
@@ -23,9 +20,6 @@ from tmft.runs.sweeps import Sweep
 
 PREDICTIONS_FILE = "predictions.npz"
 MAX_ARRAY_BYTES = 2**24  # size of an array in the file: two million numbers of 8 bytes
-NUM_RESAMPLES = 1000
-MAX_CHUNK = 2**21  # examples of all resamples that are scored at a time: about 100 MB
-CONFIDENCE_INTERVAL = 2.5, 97.5  # percentiles of the resampled differences: 95 % lie between them
 
 
 class Difference(NamedTuple):
@@ -119,74 +113,3 @@ def read_sweep_predictions(
             return []
         runs.append((*predictions, result["dev"].get("threshold")))
     return runs if all(np.array_equal(labels, runs[0][1]) for _, labels, _ in runs) else []
-
-
-def resample_scores(
-    metric: str, runs: list[tuple[np.ndarray, np.ndarray, float | None]], seed: int = 0
-) -> np.ndarray:
-    """Return the mean score of runs in each of R resamples, (R,).
-
-    A resample draws N of the N examples and as many seeds as there are, both with replacement. The generators
-    start from fixed seeds, so all runs are scored on the same examples.
-    runs: (predictions (N,), labels (N,), threshold) of each seed. seed: of the drawn examples.
-    """
-    example_generator, seed_generator = np.random.default_rng(seed), np.random.default_rng(1)
-    N, scores = len(runs[0][1]), []
-    chunk = max(1, MAX_CHUNK // N)  # resamples at a time
-    for start in range(0, NUM_RESAMPLES, chunk):
-        rows = range(min(chunk, NUM_RESAMPLES - start))
-        examples = np.stack([example_generator.integers(N, size=N) for _ in rows])  # (chunk, N)
-        seeds = np.stack([seed_generator.integers(len(runs), size=len(runs)) for _ in rows])
-        seed_counts = count_rows(seeds, len(runs))  # (chunk, seeds): how often each seed was drawn
-        total = np.zeros(len(rows))
-        for seed, run in enumerate(runs):
-            drawn = seed_counts[:, seed] > 0
-            total[drawn] += seed_counts[drawn, seed] * resample_run(metric, *run, examples[drawn])
-        scores.append(total / len(runs))
-    return np.concatenate(scores)
-
-
-def resample_run(
-    metric: str, predicted: np.ndarray, labels: np.ndarray, threshold: float | None, examples: np.ndarray
-) -> np.ndarray:
-    """Return the metric of a run on each row of `examples`, indices (R, N): (R,)."""
-    if metric == "spearman":
-        return resample_spearman(predicted, labels, count_rows(examples, len(labels)))
-    if metric in RETRIEVAL_METRICS:
-        return np.nanmean(predicted[examples], axis=1)  # over the queries that were drawn
-    return np.array([METRICS[metric](predicted[row], labels[row], threshold)[metric] for row in examples])
-
-
-def count_rows(indices: np.ndarray, size: int) -> np.ndarray:
-    """Count how often each index from 0 to size - 1 is in each row. indices: (R, M). Returns (R, size)."""
-    offsets = size * np.arange(len(indices))[:, None]
-    return np.bincount((indices + offsets).ravel(), minlength=len(indices) * size).reshape(-1, size)
-
-
-def resample_spearman(predicted: np.ndarray, labels: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return Spearman's correlation in each resample, (R,), as `spearman` of tmft/metrics.py computes it.
-
-    All resamples are computed at once, some ten times faster than one after the other. predicted, labels:
-    (N,). counts: (R, N), how often each resample has each example. A resample whose predictions or labels
-    are all equal has NaN.
-    """
-    if not np.isfinite(predicted).all():
-        return np.full(len(counts), np.nan)
-    N = counts.shape[1]
-    x, y = (mean_ranks(values, counts) - (N + 1) / 2 for values in (predicted, labels))  # (R, N), mean 0
-    covariance, *variances = ((counts * a * b).sum(1) for a, b in ((x, y), (x, x), (y, y)))
-    scale = np.sqrt(variances[0] * variances[1])
-    return np.divide(covariance, scale, out=np.full(len(counts), np.nan), where=scale > 0)
-
-
-def mean_ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the rank of each example in each resample, (R, N); equal values have their mean rank, from 1.
-
-    values: (N,). counts: (R, N), how often each resample has each example.
-    """
-    _, group = np.unique(values, return_inverse=True)  # (N,): which of the G different values
-    order = np.argsort(group, kind="stable")
-    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
-    sizes = np.add.reduceat(counts[:, order], starts, axis=1)  # (R, G)
-    ranks = np.cumsum(sizes, axis=1) - (sizes - 1) / 2
-    return ranks[:, group]
