@@ -221,6 +221,8 @@ REFUSED = {
     "max": (lambda: with_(tiny_model(model_type="bert"), pooling="max"), "pools by max"),
     "mix": (lambda: with_(tiny_model(model_type="bert"), layers=(1, 2)), "mixes several layers"),
     "norm": (lambda: with_modules(LayerNorm(24)), "has other modules than Dense and Normalize"),
+    "causal": (lambda: tiny_model(model_type="bert", is_decoder=True), "the model is causal"),
+    "causal, as a BERT": (lambda: tiny_model(model_type="roberta", is_decoder=True), "the model is causal"),
     "template": (lambda: with_(tiny_model(model_type="bert"), prompt="[X] is"), "prompts that are no prefix"),
     "weight": (lambda: with_modules(huge(Dense(24, 8))), "has weights beyond 65504"),
     "deberta": (lambda: tiny_model(model_type="deberta-v2"), "cannot be stored as BERT"),

@@ -4,6 +4,8 @@ import json
 import re
 import shutil
 import sys
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -143,6 +145,58 @@ def test_what_cannot_be_exported_is_one_line_and_nothing_is_written(words, onnx,
     with pytest.raises(InputError, match="mine exists already: name a new folder"):
         export(tiny_model(), tmp_path / "mine")
     assert not list((tmp_path / "mine").iterdir())
+
+
+def without_last_layer(model: SentenceEncoder) -> SentenceEncoder:
+    return truncated(deepcopy(model), 3)
+
+
+# What goes wrong -> a change of a format that makes its files another model.
+MISTAKES = {
+    "in the conversion": lambda format: {
+        "prepare": lambda model: format.prepare(without_last_layer(model)),
+    },
+    "in the files": lambda format: {
+        "write": lambda model, *options: format.write(without_last_layer(model), *options),
+    },
+    "in the encoder": lambda format: {
+        "open": lambda folder: lambda texts: format.open(folder)(texts)[:, ::-1].copy(),
+    },
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize(
+    ("format", "dtype"),
+    [
+        ("sentence-transformers", "float32"),
+        ("sentence-transformers", "bfloat16"),
+        ("bert", "float16"),
+        ("compact", "int4"),
+        ("compact", "int8"),
+        pytest.param("onnx", "float32", marks=pytest.mark.slow),
+        pytest.param("onnx", "int8", marks=pytest.mark.slow),
+    ],
+)
+def test_an_export_that_computes_something_else_is_refused(format, dtype, mistake, tmp_path, monkeypatch):
+    """Whatever the cause: a folder is written only if its embeddings are those of the model."""
+    if format == "onnx":
+        for name in ("onnx", "onnxscript", "onnxruntime"):
+            pytest.importorskip(name, reason=f"{name} is not installed (requirements-dev.txt)")
+    changed = replace(FORMATS[format], **MISTAKES[mistake](FORMATS[format]))
+    monkeypatch.setitem(FORMATS, format, changed)
+    for sentences in ([], SENTENCES):
+        with pytest.raises(InputError, match="an embedding has the cosine .* choose another format or dtype"):
+            export(tiny_model(**EQUAL), tmp_path / "new", format, dtype, sentences=sentences)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_encode_py_has_to_compute_what_tmft_computes_from_the_same_rounded_weights(tmp_path, monkeypatch):
+    """A causal model whose tokens attend to later ones comes nearer to itself than rounding to four bits."""
+    monkeypatch.setattr(exporting, "require_compact_support", lambda model: model)
+    with pytest.raises(InputError, match=r"encode.py: an embedding has the cosine 0\.[89]"):
+        export(tiny_model(model_type="bert", is_decoder=True), tmp_path / "new", "compact", "int8")
+    assert list(tmp_path.iterdir()) == []
 
 
 # -------------------------------------------------------------------------------------------------- as a BERT

@@ -34,6 +34,7 @@ def require_compact_support(model: SentenceEncoder) -> SentenceEncoder:
         f"pools by {model.pooling}": model.pooling not in ("mean", "cls"),
         "mixes several layers": model.layers is not None,
         "weights tokens": model.token_weights is not None,
+        "is causal": config.predicts_next_token,
         f"has the activation {config.hidden_act}": config.hidden_act not in known,
         "has a Dense with an activation that is not Tanh": not dense_activations <= known,
         "has other modules than Dense and Normalize": not all(

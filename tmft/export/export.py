@@ -37,6 +37,9 @@ from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
 # poolings that are weighted sums over the tokens, with weights that sum to 1
 AVERAGING_POOLINGS = ("mean", "weightedmean", "cls", "lasttoken")
 QUANTIZED_DTYPES = ("int4", "int8", "uint8")  # 4 bits: -8 to 7; 8 bits: -127 to 127, or 0 to 255
+# The lowest cosine between an embedding of a model and that of its export: rounding alone leaves higher ones.
+LOWEST_COSINES = {"float32": 0.999, "float16": 0.99, "bfloat16": 0.95, "int8": 0.8, "uint8": 0.8, "int4": 0.5}
+CHECKED_SENTENCES = ("A man plays the guitar.", "Two dogs sleep in the park, not in two houses!", "music")
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class ExportFormat:
     packages: packages that have to be installed.
     quantize: converts the float32 weights in a folder to 4 or 8 bits: (folder, entry of QUANTIZED_DTYPES,
         sentences to calibrate with); None if the format has no such weights.
+    open_float32: the same as open for the files before `quantize`; None if open reads these, too.
     needs_calibration: whether quantize needs such sentences.
     graph_pattern: of the path of the graph, or of encode.py, in the folder; '' if it has neither.
     """
@@ -60,6 +64,7 @@ class ExportFormat:
     dtypes: tuple[str, ...] = tuple(DTYPES)
     packages: tuple[str, ...] = ()
     quantize: Callable[[Path, str, Sequence[str]], None] | None = None
+    open_float32: Callable[[Path], Callable[[Sequence[str]], np.ndarray]] | None = None
     needs_calibration: bool = False
     graph_pattern: str = ""
 
@@ -112,6 +117,21 @@ def load_tmft(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
     return lambda sentences: np.asarray(model.encode(sentences))
 
 
+def open_compact(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
+    """Load the encoder of a compact folder and return its encode function.
+
+    It raises InputError unless tmft computes the same from the same rounded weights.
+    """
+    encoder, encode = NumpyEncoder(folder), load_tmft(folder)
+
+    def encode_and_compare(sentences: Sequence[str]) -> np.ndarray:
+        embeddings = encoder.encode(sentences)
+        check_cosines(embeddings, encode(sentences), "float32", ENCODER_FILE)
+        return embeddings
+
+    return encode_and_compare
+
+
 FORMATS = {
     "sentence-transformers": ExportFormat(lambda model: model, SentenceEncoder.save_pretrained, load_tmft),
     "bert": ExportFormat(to_bert, SentenceEncoder.save_pretrained, load_tmft),
@@ -137,9 +157,10 @@ FORMATS = {
     "compact": ExportFormat(
         prepare_compact,
         write_compact,
-        lambda folder: NumpyEncoder(folder).encode,
+        open_compact,
         ("int4", "int8"),
         quantize=quantize_compact,
+        open_float32=load_tmft,
         graph_pattern=ENCODER_FILE,
     ),
 }
@@ -162,13 +183,13 @@ def export(
     card_data: training details and scores for the model card.
     repo_id: name of the repository on the hub, such as "user/model", that the usage example of the model card
     loads; None: the example loads the path "path/to/this/folder", for the reader to replace.
-    sentences: N sentences to embed with the exported model.
+    sentences: N sentences to embed with the exported model; if there are none, it embeds CHECKED_SENTENCES.
     calibration_lines: sentences that determine the scales of inputs in 8 bits; the format openvino needs them
     for int8, and the format onnx quantizes dynamically without them. The format compact rounds weights more
     precisely with them.
     Returns their embeddings, (N, D) float32; None without sentences. Raises InputError if the folder exists,
     if the format or the dtype does not fit the model, if a package is missing, or if an embedding is not
-    finite. Then the folder is not written.
+    finite or differs from that of the model by more than rounding. Then the folder is not written.
     """
     check_choice("format", format, FORMATS)
     export_format = FORMATS[format]
@@ -187,22 +208,41 @@ def export(
     for package in export_format.packages:
         require_package(package, format)
     check_output_folder(folder, is_new=True)
-    converted, embeddings = export_format.prepare(model), None
+    converted = export_format.prepare(model)
     if not quantized:
         check_representable(converted, dtype)
+    texts, source = sentences or CHECKED_SENTENCES, f"format {format}, dtype {dtype}"
+    expected = np.asarray(model.encode(texts))
     with replacing_files(folder) as new:
         export_format.write(converted, new, torch.float32 if quantized else DTYPES[dtype])
         if quantized and export_format.quantize:
+            open_float32 = export_format.open_float32 or export_format.open
+            check_cosines(open_float32(new)(texts), expected, "float32", source)
             export_format.quantize(new, dtype, calibration_lines)
         graph_file = ""
         if export_format.graph_pattern:
             graph_file = find_graph(new, export_format.graph_pattern).relative_to(new).as_posix()
         card = sentence_model_card(converted, card_data, repo_id or PLACEHOLDER_PATH, graph_file)
         write_file(new / "README.md", card)
-        if sentences:
-            embeddings = export_format.open(new)(sentences)
-            check_finite_embeddings(embeddings, sentences, f"format {format}, dtype {dtype}")
-    return embeddings
+        embeddings = export_format.open(new)(texts)
+        check_finite_embeddings(embeddings, texts, source)
+        check_cosines(embeddings, expected, dtype, source)
+    return embeddings if sentences else None
+
+
+def check_cosines(found: np.ndarray, expected: np.ndarray, dtype: str, source: str) -> None:
+    """Raise InputError if embeddings differ from those of the model by more than rounding to a dtype does.
+
+    found, expected: (N, D). Those of the model that are nearly 0, which have no direction, are left out.
+    source: what computed them, for the message.
+    """
+    u, v = torch.as_tensor(found), torch.as_tensor(expected)
+    lengths = v.norm(dim=1)
+    cosines = torch.cosine_similarity(u, v)[lengths > 1e-3 * lengths.max()]
+    if len(cosines) and cosines.min() < LOWEST_COSINES[dtype]:
+        problem = f"{source}: an embedding has the cosine {cosines.min():.3f} with that of the model"
+        reason = f"rounding to {dtype} leaves at least {LOWEST_COSINES[dtype]}"
+        raise InputError(f"{problem}, and {reason}: choose another format or dtype")
 
 
 def check_representable(model: SentenceEncoder, dtype: str) -> None:
