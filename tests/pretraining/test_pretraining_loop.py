@@ -287,8 +287,6 @@ MISTAKES = [
     (["--ckpt", "{tiny}"], r"--task mlm needs files to train on: name them with --text FILE\.\.\."),
     (["--text", "{text}"], "--task mlm needs a checkpoint to continue with .--ckpt. or"),
     (["--text", "{text}", "--ckpt", "{tiny}", "--from-scratch", "{tiny}"], "--task mlm needs a checkpoint"),
-    (["--text", "{text}", "--ckpt", "{tiny}", "--task", "span"],
-     "--task span trains from scratch only: use --from-scratch instead of --ckpt"),
     (["--text", "{text}", "--ckpt", "{tiny}", "--layer", "2"],
      "--layer has no effect with --task mlm: remove --layer"),
     (["--text", "{text}", "--ckpt", "{tiny}", "--init", "random"], "--init has no effect with --task mlm"),

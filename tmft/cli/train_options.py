@@ -42,7 +42,6 @@ TASK_NOTES = {
     "nli": "triplets with a contradiction",
     "mlm": "masked language modeling",
     "rtd": "replaced token detection",
-    "span": "span corruption",
     "clm": "causal language modeling",
 }
 

@@ -53,9 +53,6 @@ class Family(Generic[Config]):
     # The transformers class that opens a model with its output layer after causal language modeling; '' if
     # the family is not pre-trained so. A family that also has mlm_class predicts with the same head.
     causal_lm_class: str = ""
-    # The transformers class that opens encoder and decoder after pre-training by span corruption; None if the
-    # family cannot be pre-trained so (its output layer differs from T5's).
-    seq2seq_class: str | None = None
 
     # Details of the configuration, most of them parts of its table.
     # Field of `config` -> its key in config.json where it has another name there; None: it has no key.

@@ -174,21 +174,17 @@ def complete_t5(content: dict[str, Any], values: dict[str, Any]) -> dict[str, An
     return values
 
 
-def relative_position_bucket(
-    distance: Tensor, num_buckets: int, max_distance: int, causal: bool = False
-) -> Tensor:
+def relative_position_bucket(distance: Tensor, num_buckets: int, max_distance: int) -> Tensor:
     """Return the bucket of each distance j - i between two tokens, from 0 to num_buckets - 1.
 
     distance: int64, any shape; the result has the same shape and dtype. The first half of the buckets is for
     j <= i, the second half for j > i. If a half has 16 buckets, 8 are for the distances 0 .. 7, and the other
-    8 begin at 8, 12, 16, 23, 32, 46, 64 and 91: they grow logarithmically up to max_distance. With causal,
-    all buckets are for j <= i, as in a decoder, where no token sees later ones.
+    8 begin at 8, 12, 16, 23, 32, 46, 64 and 91: they grow logarithmically up to max_distance.
 
     It is computed in float32 and in the order of the original code, because rounding decides into which
     bucket the distance 16 falls.
     """
-    half = num_buckets if causal else num_buckets // 2
-    distance = distance.clamp(max=0) if causal else distance
+    half = num_buckets // 2
     exact = half // 2
     far = distance.abs().clamp(min=exact)
     growth = torch.log(far.float() / exact) / math.log(max_distance / exact) * (half - exact)
@@ -198,16 +194,12 @@ def relative_position_bucket(
 
 
 def relative_bias_matrix(
-    bias_table: nn.Embedding,
-    T: int,
-    max_distance: int,
-    causal: bool = False,
-    num_buckets: int | None = None,
+    bias_table: nn.Embedding, T: int, max_distance: int, num_buckets: int | None = None
 ) -> Tensor:
     """Return the biases that are added to the attention scores, (H, T, T).
 
     Entry [h, i, j] is the bias of head h for the distance j - i between tokens i and j.
-    bias_table: an embedding of (num_buckets, H). max_distance, causal: see relative_position_bucket.
+    bias_table: an embedding of (num_buckets, H). max_distance: see relative_position_bucket.
     num_buckets: how many rows of the table are used, from the first one on; None means all.
 
     The biases of the distances -T .. T - 1 are looked up once and repeated T times one after the other. From
@@ -216,7 +208,7 @@ def relative_bias_matrix(
     """
     distance = torch.arange(-T, T, device=bias_table.weight.device)
     num_buckets = num_buckets or bias_table.num_embeddings
-    buckets = relative_position_bucket(distance, num_buckets, max_distance, causal)
+    buckets = relative_position_bucket(distance, num_buckets, max_distance)
     biases = bias_table(buckets).t()  # (H, 2T)
     rows = biases.repeat(1, T)[:, T:].unflatten(1, (T, 2 * T - 1))
     return rows[..., :T]

@@ -40,12 +40,6 @@ WEIGHT_NAMES = {
     "decoder.block.{m}.layer.2.DenseReluDense.wo":   "decoder.layers.{m}.feed_forward.down",
     "decoder.final_layer_norm":                      "decoder.norm",
 }
-UNUSED_WEIGHT_NAMES = {  # not needed for the first output; only layer 0 has relative biases
-    "decoder.block.{m}.layer.0.SelfAttention.q":               "decoder.layers.{m}.attention.query",
-    "decoder.block.{m}.layer.0.SelfAttention.k":               "decoder.layers.{m}.attention.key",
-    "decoder.block.{m}.layer.0.SelfAttention.relative_attention_bias":
-                                                               "decoder.layers.{m}.attention.relative_bias",
-}
 # fmt: on
 
 
@@ -69,11 +63,10 @@ class FirstTokenAttention(nn.Module):
         self.output = init_linear(H * A, D, factor * (H * A) ** -0.5)
         self.dropout = Dropout(config.attention_probs_dropout_prob)
 
-    def forward(self, hidden: Tensor, bias: None = None) -> Tensor:
+    def forward(self, hidden: Tensor) -> Tensor:
         """Return the output of the attention, (B, W, D).
 
-        hidden: (B, W, D), W start tokens that do not see each other. bias: ignored; it is here because
-        DecoderLayer calls every self-attention with one.
+        hidden: (B, W, D), W start tokens that do not see each other.
         """
         B, W, _ = hidden.shape
         probabilities = self.dropout(hidden.new_ones(B, W, self.num_heads, 1))
@@ -90,52 +83,45 @@ class DecoderLayer(Layer):
     cross_norm: nn.RMSNorm
     cross: Attention
 
-    def __init__(self, config: T5Config, attention: nn.Module):
-        """attention: the module for self-attention, such as FirstTokenAttention."""
+    def __init__(self, config: T5Config, attention: FirstTokenAttention):
         super().__init__(config, attention)
         self.cross_norm = make_norm(config)
         self.cross = Attention(config)
 
     # A layer of the decoder has inputs that one of the encoder does not have.
-    def forward(  # type: ignore[override]
-        self, hidden: Tensor, bias: Tensor | None, memory: Tensor, mask: Tensor
-    ) -> Tensor:
+    def forward(self, hidden: Tensor, memory: Tensor, mask: Tensor) -> Tensor:  # type: ignore[override]
         """Return the output of the layer, (B, W, D).
 
-        hidden: (B, W, D). bias, memory, mask: see Decoder.forward.
+        hidden: (B, W, D). memory, mask: see Decoder.forward.
         """
-        hidden = hidden + self.dropout(self.attention(self.attention_norm(hidden), bias))
+        hidden = hidden + self.dropout(self.attention(self.attention_norm(hidden)))
         hidden = hidden + self.dropout(self.cross(self.cross_norm(hidden), mask, memory))
         return hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))
 
 
 class Decoder(nn.Module):
-    """All layers of a T5 decoder and its final norm.
-
-    attentions: the self-attention module of each layer; None means FirstTokenAttention in all layers.
-    """
+    """All layers of a T5 decoder and its final norm."""
 
     layers: nn.ModuleList
     norm: nn.RMSNorm
     dropout: Dropout
 
-    def __init__(self, config: T5Config, attentions: list[nn.Module] | None = None):
+    def __init__(self, config: T5Config):
         super().__init__()
-        attentions = attentions or [FirstTokenAttention(config) for _ in range(config.num_decoder_layers)]
+        attentions = [FirstTokenAttention(config) for _ in range(config.num_decoder_layers)]
         self.layers = nn.ModuleList(DecoderLayer(config, attention) for attention in attentions)
         self.norm = make_norm(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, embedded: Tensor, memory: Tensor, mask: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Return the output of the decoder for each of its input tokens, (B, W, D).
+    def forward(self, embedded: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
+        """Return the output of the decoder for each of its start tokens, (B, W, D).
 
-        embedded: (B, W, D), the word embeddings of the input tokens. memory: (B, T, D), the hidden states of
-        the encoder. mask: (B, 1, W, T), added to the scores of the attention to the encoder. bias: added to
-        the scores of the self-attention; None for FirstTokenAttention, which has no scores.
+        embedded: (B, W, D), the word embeddings of the start tokens. memory: (B, T, D), the hidden states of
+        the encoder. mask: (B, 1, W, T), added to the scores of the attention to the encoder.
         """
         hidden = self.dropout(embedded)
         for layer in self.layers:
-            hidden = layer(hidden, bias, memory, mask)
+            hidden = layer(hidden, memory, mask)
         return self.dropout(self.norm(hidden))
 
 
@@ -217,7 +203,6 @@ FAMILIES = {
         transformers_class="T5EncoderModel",
         class_with_components="T5Model",
         components=("decoder",),
-        seq2seq_class="T5ForConditionalGeneration",
         tokenizer="t5",
         bert_incompatible="it has relative positions, no biases and another norm",
     ),
@@ -227,12 +212,10 @@ FAMILIES["mt5"] = replace(
     config=t5.MT5Config,
     transformers_class="MT5EncoderModel",
     class_with_components="MT5Model",
-    seq2seq_class=None,
 )
 FAMILIES["umt5"] = replace(
     FAMILIES["t5"],
     config=t5.UMT5Config,
     transformers_class="UMT5EncoderModel",
     class_with_components="UMT5Model",
-    seq2seq_class=None,
 )

@@ -30,11 +30,10 @@ from tmft.optimizers import OPTIMIZERS, MixedPrecision, linear_schedule_with_war
 from tmft.pretraining.causal_lm import CausalLM, NextTokens
 from tmft.pretraining.corpus import SentenceSampler, TokenizedCorpus, held_out_split
 from tmft.pretraining.masking import Masking
-from tmft.pretraining.span_corruption import SpanCorruption, SpanMasking
 from tmft.pretraining.token_heads import MaskedLM, ReplacedTokenDetection, means_from_sums, objective_name
 from tmft.training.checkpointing import START_AGAIN, TrainingCheckpoint, check_log_entry
 
-PretrainingObjective = MaskedLM | ReplacedTokenDetection | SpanCorruption | CausalLM
+PretrainingObjective = MaskedLM | ReplacedTokenDetection | CausalLM
 EVAL_BATCH_SIZE = 256  # sentences per batch of an evaluation
 
 
@@ -86,7 +85,7 @@ class PretrainingLog:
 def pretrain(
     model: PretrainingObjective,
     corpus: TokenizedCorpus,
-    masking: Masking | SpanMasking | NextTokens,
+    masking: Masking | NextTokens,
     recipe: PretrainingRecipe,
     seed: int,
     processes: Processes,
@@ -213,7 +212,7 @@ def save_checkpoint(
 def evaluate(
     model: PretrainingObjective,
     corpus: TokenizedCorpus,
-    masking: Masking | SpanMasking | NextTokens,
+    masking: Masking | NextTokens,
     max_length: int,
     processes: Processes,
 ) -> dict[str, float]:
@@ -237,7 +236,7 @@ def evaluate(
 
 def check_finite_loss(sums: dict[str, Tensor], step: int) -> None:
     """Raise InputError if a loss is infinite or NaN. sums: of the objective; step: number for the message."""
-    for name in ("mlm", "rtd", "span", "clm"):
+    for name in ("mlm", "rtd", "clm"):
         if name in sums and not torch.isfinite(sums[name]):
             raise InputError(
                 f"the {name} loss is {sums[name].item()} (by step {step}): "

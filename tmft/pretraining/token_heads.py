@@ -102,10 +102,10 @@ class TokenPrediction(nn.Module):
     """
 
     encoder: BaseEncoder
-    logits: Callable[[Any], Tensor]
+    logits: Callable[[LabeledBatch], Tensor]
     objective: ClassVar[str]
 
-    def forward(self, batch: Any) -> dict[str, Tensor]:
+    def forward(self, batch: LabeledBatch) -> dict[str, Tensor]:
         """Return the sums of a batch, see `prediction_sums`; that of the losses is named by `objective`."""
         return prediction_sums(self.objective, self.logits(batch), batch.labels)
 
@@ -136,7 +136,7 @@ class MaskedLM(TokenPrediction):
             supported = ", ".join(name for name, family in FAMILIES.items() if family.mlm_head_layouts)
             raise InputError(
                 f"a {encoder.config.model_type} has no head for masked language modeling: "
-                f"choose one of {supported}, or `task` span for a T5 or clm for a decoder",
+                f"choose one of {supported}, or `task` clm for a decoder",
                 "task",
             )
         self.encoder, self.head = encoder, head or MaskedLMHead(encoder.config)
@@ -273,7 +273,7 @@ def sample_tokens(logits: Tensor) -> Tensor:
 
 
 def objective_name(names: Iterable[str]) -> str:
-    """Return the objective by which tokens were predicted: "mlm", "clm" or "span", by a decoder of T5."""
+    """Return the objective by which tokens were predicted: "mlm", "clm", or "span" as in data/twins/t5."""
     found = {name.partition("_")[0] for name in names}
     return next((name for name in ("span", "clm") if name in found), "mlm")
 
@@ -281,7 +281,7 @@ def objective_name(names: Iterable[str]) -> str:
 def means_from_sums(sums: dict[str, float]) -> dict[str, float]:
     """Return the means over tokens that are logged, computed from the sums of an objective.
 
-    The keys are mlm_loss and mlm_accuracy (or those of clm or span), over the predicted tokens; and for
+    The keys are mlm_loss and mlm_accuracy (or those of clm), over the predicted tokens; and for
     replaced-token detection rtd_loss, rtd_accuracy and rtd_baseline, over all tokens. rtd_baseline is the
     accuracy of always predicting "original".
     """

@@ -33,7 +33,6 @@ from tmft.pretraining.causal_lm import NextTokens, add_causal_lm_head, load_caus
 from tmft.pretraining.corpus import tokenize_files, train_wordpiece
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.pretraining_loop import PretrainingLog, PretrainingObjective, pretrain
-from tmft.pretraining.span_corruption import SpanCorruption, SpanMasking
 from tmft.pretraining.token_heads import (
     MaskedLM,
     ReplacedTokenDetection,
@@ -54,26 +53,20 @@ from tmft.runs.run_result import describe_environment, read_provenance, to_json_
 from tmft.tokenizer import check_vocab_size
 
 # Pre-training task -> function that makes its masking from a tokenizer: mlm as in BERT; rtd as in ELECTRA,
-# where every masked token becomes [MASK]; span as in T5; clm as in GPT, each token from those before it.
-PRETRAINING_TASKS: dict[str, Callable[[Tokenizer], Masking | SpanMasking | NextTokens]] = {
+# where every masked token becomes [MASK]; clm as in GPT, each token from those before it.
+PRETRAINING_TASKS: dict[str, Callable[[Tokenizer], Masking | NextTokens]] = {
     "mlm": partial(Masking.from_tokenizer, random_prob=0.1, keep_prob=0.1),
     "rtd": partial(Masking.from_tokenizer, random_prob=0.0, keep_prob=0.0),
-    "span": SpanMasking.from_tokenizer,
     "clm": NextTokens.from_tokenizer,
 }
 TASK_NAMES = {
     "mlm": "masked language modeling",
     "rtd": "replaced token detection",
-    "span": "span corruption",
     "clm": "causal language modeling",
 }
-# Task -> what the hub calls models of it; "fill-mask" for the others.
-HUB_TAGS = {"clm": "text-generation", "span": "text2text-generation"}
 METRIC_NAMES = {
     "mlm_loss": "loss on masked tokens (nats)",
     "mlm_accuracy": "accuracy on masked tokens",
-    "span_loss": "loss on the target tokens of the decoder (nats)",
-    "span_accuracy": "accuracy on the target tokens of the decoder, with teacher forcing",
     "clm_loss": "loss on the next token (nats)",
     "clm_accuracy": "accuracy on the next token",
     "rtd_loss": "loss of replaced token detection (nats)",
@@ -229,9 +222,6 @@ def from_scratch(
     if config.task == "rtd":
         model = ReplacedTokenDetection(encoder_config, config.generator_size or GENERATOR_SIZE)
         second_model = f"; {describe_generator(model)}"
-    elif config.task == "span":
-        model = SpanCorruption(encoder_config)
-        second_model = f"; a decoder of {len(model.decoder.layers)} layers"
     elif config.task == "clm":
         model = add_causal_lm_head(random_encoder(encoder_config))
     else:
@@ -405,5 +395,5 @@ Text ({result["sentences"]:,} sentences, {result["text_tokens"]:,} tokens): {tex
 
 All settings: result.json.
 """,
-        tags=[HUB_TAGS.get(settings["task"], "fill-mask"), "tmft"],
+        tags=["text-generation" if settings["task"] == "clm" else "fill-mask", "tmft"],
     )

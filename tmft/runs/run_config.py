@@ -183,8 +183,8 @@ class Run:
 class PretrainingConfig:
     """Everything that a pre-training run depends on.
 
-    task: "mlm" (masked language modeling), "rtd" (replaced token detection), "span" (span corruption) or
-        "clm" (causal language modeling).
+    task: "mlm" (masked language modeling), "rtd" (replaced token detection) or "clm" (causal language
+        modeling).
     ckpt: hub id or folder of a checkpoint to continue with. Exactly one of ckpt and from_scratch is given.
     from_scratch: a config.json, its folder or a hub id; its architecture is trained from random weights.
     seed: of the random weights, the order of the sentences, the masks and dropout.
@@ -222,13 +222,6 @@ class PretrainingConfig:
                 "task",
                 "ckpt",
                 "from_scratch",
-            )
-        if self.task == "span" and self.ckpt is not None:
-            raise InputError(
-                f"task {self.task} trains from scratch only: use from_scratch instead of `ckpt`",
-                "task",
-                "from_scratch",
-                "ckpt",
             )
         if self.generator_size is not None and not 0 < self.generator_size <= 1:
             raise InputError(
