@@ -18,6 +18,7 @@ from conftest import ROOT
 from tmft.data import Examples
 from tmft.loop import Recipe, fit
 from tmft.loss import CosineMSE
+from tmft.losses.objectives import OBJECTIVES
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import TASKS
 from tmft.training_task import TrainingTask
@@ -38,7 +39,6 @@ ORDER = [package for ring in RINGS for package in ring.split()]
 OUTWARD = {
     ("sentence_encoder", "checkpoints.sentence_folder"): "the door: from_pretrained and save_pretrained",
     ("losses.objectives", "students.distillation_loss"): "the registry names every loss",
-    ("datasets.task_lookup", "students.distillation_data"): "TODO",
     ("runs.fine_tuning", "reports.plots"): "TODO",
 }
 COMMANDS = {"train", "cka", "evaluate"}
@@ -166,6 +166,15 @@ def test_messages_of_the_library_speak_of_parameters_not_of_options(module):
     """InputError.as_cli_message makes --lr of lr. A whole command, to be run next, may have options."""
     found = [message for message in messages(TREES[module]) if OPTION.search(COMMAND.sub("", message))]
     assert not found
+
+
+@pytest.mark.parametrize("module", TREES)
+def test_no_code_compares_the_name_of_an_objective(module):
+    """An objective says what it needs, in class attributes and methods of Objective, and others ask it."""
+    for node in ast.walk(TREES[module]):
+        if isinstance(node, ast.Compare | ast.MatchValue):
+            constants = {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)}
+            assert not constants & OBJECTIVES.keys(), f"line {node.lineno}: {ast.unparse(node)}"
 
 
 # ----------------------------------------------------------------------------------------- the reading path

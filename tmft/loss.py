@@ -5,13 +5,14 @@ the cosine of a pair: its squared error and, for two classes, its cross-entropy.
 Shapes: P pairs in a batch, N pairs in a split, D dimensions of an embedding.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tmft.data import Examples, read_examples
 from tmft.metrics import cosines
 from tmft.tasks import Task
 
@@ -35,6 +36,8 @@ class Objective(nn.Module):
     min_batch_size: the smallest batch for which the loss is meaningful.
     needs_whole_batch: whether the loss compares the examples of a batch with each other. If it does, several
         processes share every batch of a run; otherwise each process trains runs of its own.
+    needs_labels: whether its tasks must have labels.
+    needs_teacher: whether the labels are the embeddings that another model, a teacher, gives to the texts.
     """
 
     prediction_type: str = "cosine"
@@ -42,6 +45,8 @@ class Objective(nn.Module):
     config_class: Any = None
     min_batch_size: int = 1
     needs_whole_batch: bool = False
+    needs_labels: bool = True
+    needs_teacher: bool = False
 
     def __init__(self, dimensions: int, task: Task | None):
         super().__init__()
@@ -50,6 +55,15 @@ class Objective(nn.Module):
     def has_head(self) -> bool:
         """Whether it has parameters, which are trained with the encoder."""
         return any(True for _ in self.parameters())
+
+    @staticmethod
+    def read_examples(task: Task, split: str, excluded_sentences: Sequence[str]) -> Examples:
+        """Read one split of a task: the rows of its TSV files, unless a subclass has other examples.
+
+        excluded_sentences: those of dev and test, if the objective needs a teacher: any text can be learned
+        from one, also text in which these sentences occur.
+        """
+        return read_examples(task, split)
 
     # The two methods of a subclass. They are declared by their types, because an objective has one parameter
     # for each text of an example: u and v for pairs.

@@ -155,6 +155,11 @@ def expected_prediction(metric: str) -> str:
     return EXPECTED_PREDICTIONS.get(METRICS[metric], "cosine")
 
 
+def is_computed_on_text(metric: str) -> bool:
+    """Return whether a metric compares a student with its teacher, for which dev and test may be any text."""
+    return METRICS.get(metric) is teacher_cosine
+
+
 def compute_metrics(
     predicted: np.ndarray, examples: Examples, task: Task, threshold: float | None = None
 ) -> dict[str, Any]:

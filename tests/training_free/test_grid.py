@@ -336,13 +336,14 @@ def test_a_task_whose_threshold_is_chosen_on_dev_has_a_grid(small):
     assert results.scores[Variant("2", "uniform", "")]["mrpc", "test"] == pytest.approx(expected["f1"])
 
 
-def test_a_task_that_needs_a_head_is_refused_in_one_line(folder, tmp_path):
-    lines = [f"{u}\t{v}\tNEUTRAL" for u, v in zip(*DATA["stsb"]["test"].texts, strict=True)]
+@pytest.mark.parametrize(("task", "label"), [("sicke", "NEUTRAL"), ("quora", "1")])
+def test_a_task_that_needs_a_head_is_refused_in_one_line(task, label, folder, tmp_path):
+    """Of a class, or of a number for each pair."""
+    lines = [f"{u}\t{v}\t{label}" for u, v in zip(*DATA["stsb"]["test"].texts, strict=True)]
     for split in ("dev", "test"):
         (tmp_path / f"{split}.tsv").write_text("\n".join(["sentence1\tsentence2\tlabel", *lines]) + "\n")
-    with pytest.raises(InputError) as error:
-        command.main([str(folder), "--task", "sicke", "--data", str(tmp_path)])
-    assert "sicke" in str(error.value) and "\n" not in str(error.value)
+    with pytest.raises(InputError, match=f"^task {task}: it needs a trained head, remove it$"):
+        command.main([str(folder), "--task", task, "--data", str(tmp_path)])
 
 
 def test_retrieval_is_refused_in_one_line(folder, tmp_path):

@@ -19,7 +19,7 @@ from tmft.cli.options import (
 )
 from tmft.cli.parser import CommandLineParser
 from tmft.cli.report_command import print_page
-from tmft.datasets.task_lookup import read_sentences, read_split
+from tmft.datasets.task_lookup import find_objective, read_sentences, read_split
 from tmft.errors import InputError
 from tmft.io.atomic import check_output_folder
 from tmft.reports.grid_page import write_grid_page
@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> None:
     readers = {name: cache(partial(read_split, task)) for name, task in tasks.items()}
     for read in readers.values():
         read("test")  # so that missing or damaged data is reported before a model is loaded
-    if heads := [name for name, task in tasks.items() if task.objective == "softmax"]:
+    if heads := [name for name, task in tasks.items() if find_objective(task)(1, task).has_head]:
         raise InputError(f"task {heads[0]}: it needs a trained head, remove it", "task")
     if unknown := [name for name, task in tasks.items() if grid_task_type(task) not in GRID]:
         raise InputError(f"task {unknown[0]}: a grid has no retrieval, remove it", "task")

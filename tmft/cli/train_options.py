@@ -18,6 +18,7 @@ from tmft.cli.options import (
     add_token_weights_option,
 )
 from tmft.cli.parser import CommandLineParser
+from tmft.datasets.task_lookup import find_objective
 from tmft.device import PRECISIONS
 from tmft.errors import check_range
 from tmft.losses.nested import ALL_LAYERS
@@ -36,6 +37,8 @@ Groups = list[_ArgumentGroup]
 OBJECTIVE_CONFIGS: tuple[Any, ...] = tuple(
     dict.fromkeys(filter(None, (entry.config_class for entry in OBJECTIVES.values())))
 )
+# The tasks whose objective learns from a teacher; the first one is the default if there is a --teacher.
+TEACHER_TASKS = [name for name, task in TASKS.items() if find_objective(task).needs_teacher]
 # Name of a task -> what --help adds in brackets, where the name alone does not say what is trained.
 TASK_NOTES = {
     "sample": "comes with tmft",
@@ -73,11 +76,11 @@ def add_train_options(p: CommandLineParser) -> tuple[Groups, Groups]:
 def check_train_options(
     p: CommandLineParser, args: Namespace, fine_tuning_groups: Groups, pretraining_groups: Groups
 ) -> None:
-    """Set args.task to one string, by default "stsb", or "distillation" if there is a teacher.
+    """Set args.task to one string, by default "stsb", or one that learns from the teacher if there is one.
 
     Raises InputError for options that exclude each other, or that have no effect with the task.
     """
-    args.task = " ".join(args.task or ["distillation" if args.teacher else "stsb"])
+    args.task = " ".join(args.task or [TEACHER_TASKS[0] if args.teacher else "stsb"])
     unused = fine_tuning_groups if args.task in PRETRAINING_TASKS else pretraining_groups
     p.reject_unused(args, unused, f"--task {args.task}")
     check_range("num_seeds", 1 if args.num_seeds is None else args.num_seeds, 1)
@@ -89,7 +92,7 @@ def describe_trainable_tasks() -> str:
     scores = [name for name, task in trainable.items() if task.label and not task.classes]
     classes = [name for name, task in trainable.items() if task.classes]
     unlabeled = [name for name, task in trainable.items() if not task.label]
-    text_tasks = ["distillation", *PRETRAINING_TASKS]
+    text_tasks = [*TEACHER_TASKS, *PRETRAINING_TASKS]
 
     def join(names: list[str]) -> str:
         return ", ".join(f"{name} ({TASK_NOTES[name]})" if name in TASK_NOTES else name for name in names)

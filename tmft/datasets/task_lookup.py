@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tmft.data import DATA_FOLDER, SPLITS, Examples, read_examples
+from tmft.data import DATA_FOLDER, SPLITS, Examples
 from tmft.datasets.download import download_dataset
 from tmft.datasets.releases import RELEASES
 from tmft.errors import InputError, did_you_mean
 from tmft.io.files import is_file, is_folder, matching_paths
 from tmft.io.paths import PACKAGE_DATA
 from tmft.io.text import read_lines, select_columns
+from tmft.loss import Objective
 from tmft.losses.objectives import OBJECTIVES
-from tmft.metrics import METRICS, expected_prediction
-from tmft.students.distillation_data import evaluates_on_text, teacher_examples
+from tmft.metrics import METRICS, expected_prediction, is_computed_on_text
 from tmft.tasks import GROUPS, OVERALL, PAIR_COLUMNS, TASKS, Task
 
 # ------------------------------------------------------------------------------------------------- one task
@@ -124,6 +124,11 @@ def objective_config_class(objective: str) -> type[Any] | None:
     return getattr(OBJECTIVES.get(objective), "config_class", None)
 
 
+def find_objective(task: Task) -> type[Objective]:
+    """Return the class of the objective of a task; Objective itself if it is only scored, or has subtasks."""
+    return OBJECTIVES.get(task.objective, Objective)
+
+
 # -------------------------------------------------------------------------------------------- several tasks
 
 
@@ -177,10 +182,6 @@ def validate_task(task: Task) -> None:
             "choose another one",
             "objective",
         )
-    if task.objective == "distillation" and not {"teacher", "text"} <= task.objective_args.keys():
-        raise InputError(
-            "objective distillation: name a `teacher` and a `text` with sentences", "teacher", "text"
-        )
     known = [field.name for field in fields(objective.config_class)] if objective.config_class else []
     for name in task.objective_args:
         if name not in known:
@@ -191,7 +192,7 @@ def validate_task(task: Task) -> None:
         objective.config_class(**task.objective_args)  # checks the values
 
     # Kind of the labels.
-    if not task.label and task.objective != "multiple_negatives_ranking":
+    if not task.label and objective.needs_labels:
         raise InputError(
             f"objective {task.objective} needs labels, but the task has none: "
             "choose multiple_negatives_ranking",
@@ -215,7 +216,7 @@ def validate_task(task: Task) -> None:
 
     # Metric.
     expected = expected_prediction(task.metric)
-    if task.objective == "distillation" and expected == "embedding":
+    if objective.needs_teacher and expected == "embedding":
         return
     if expected != predicted or (task.metric == "f1" and len(task.classes) != 2):
         fitting = ["f1_macro", "accuracy"] if predicted == "class" else ["spearman", "pearson"]
@@ -236,18 +237,19 @@ def read_split(task: Task, split: str) -> Examples:
     """Read one split of a single task; a released data set that is not there is downloaded first.
 
     If the task has eval_files, its dev and test splits are read from those. If its test labels are not public
-    and there is no test file, dev is returned in place of test. In distillation, the labels are the
-    embeddings of the teacher, which are computed if they are not stored yet.
+    and there is no test file, dev is returned in place of test. If the objective needs a teacher, the labels
+    are its embeddings, which are computed if they are not stored yet.
     """
-    own_dev = task.objective == "distillation" and evaluates_on_text(task)
-    if task.eval_files and split != "train" and not own_dev:
-        task = Task(task.eval_files, metric=task.metric)
-    if task.objective == "distillation":
-        excluded = []
-        if not own_dev:  # the student must not be trained on the sentences that it is evaluated on
-            excluded = [text for name in ("dev", "test") for text in read_split(task, name).sentences]
-        return teacher_examples(task, split, excluded)
-    folder = Path(task.files).parts[0]  # "/" if the user has named the folder
+    objective, excluded_sentences = find_objective(task), []
+    if task.eval_files and not is_computed_on_text(task.metric):
+        eval_task = Task(task.eval_files, metric=task.metric)
+        if split != "train":
+            return read_split(eval_task, split)
+        if objective.needs_teacher:
+            excluded_sentences = [
+                text for name in ("dev", "test") for text in read_split(eval_task, name).sentences
+            ]
+    folder = task.files.partition("/")[0]  # "" if the user has named the folder
     if folder in RELEASES and RELEASES[folder].urls and not is_folder(DATA_FOLDER / folder):
         print(f"{DATA_FOLDER / folder} is absent: downloading the official release")
         print(download_dataset(folder))
@@ -256,20 +258,20 @@ def read_split(task: Task, split: str) -> Examples:
         if not is_file(DATA_FOLDER / file):
             print(f"{file}: the labels of test are not public, dev is scored in its place")
             split = "dev"
-    return read_examples(task, split)
+    return objective.read_examples(task, split, excluded_sentences)
 
 
 def with_available_eval_data(task: Task) -> Task:
-    """Return a task of distillation whose student can be evaluated with the data that there is.
+    """Return a task with a teacher whose student can be evaluated with the data that there is.
 
     It is evaluated on the sentence pairs of eval_files. If these are absent and cannot be downloaded, the
     metric becomes teacher_cosine, which needs only lines of the text, and this is printed. The same is done
-    for a subtask of distillation. Other tasks are returned as they are.
+    for a subtask with a teacher. Other tasks are returned as they are.
     """
     if task.subtasks:
         subtasks = {name: with_available_eval_data(subtask) for name, subtask in task.subtasks.items()}
         return replace(task, subtasks=subtasks)
-    if task.objective != "distillation" or evaluates_on_text(task):
+    if not find_objective(task).needs_teacher or is_computed_on_text(task.metric):
         return task
     try:
         read_split(Task(task.eval_files, metric=task.metric), "dev")

@@ -89,6 +89,7 @@ class MultipleNegativesRanking(Objective):
     config: MultipleNegativesRankingConfig
 
     prediction_type, allowed_num_texts, config_class = "cosine", (2, 3), MultipleNegativesRankingConfig
+    needs_labels = False
     min_batch_size, needs_whole_batch = 2, True  # the other examples of the batch are the negatives
 
     def __init__(self, dimensions: int, task: Task):

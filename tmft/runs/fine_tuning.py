@@ -144,7 +144,7 @@ def fine_tune(
         raise InputError(
             "report_to tensorboard writes into the run folders: give output_dir", "report_to", "output_dir"
         )
-    is_contrastive = objective == "multiple_negatives_ranking"
+    is_contrastive = not OBJECTIVES[objective].needs_labels
     has_classes = OBJECTIVES[objective].prediction_type == "class"
     label_names = LABEL_NAMES[::-1] if has_classes else LABEL_NAMES
     splits = {

@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -20,15 +21,14 @@ from torch import Tensor
 
 from tmft.data import DATA_FOLDER, Examples
 from tmft.device import choose_device, choose_precision
-from tmft.errors import InputError
+from tmft.errors import InputError, check_range
 from tmft.io.atomic import write_file
 from tmft.io.distributed import single_process
 from tmft.io.files import file_digest, is_file, is_folder, reading
-from tmft.metrics import expected_prediction
+from tmft.metrics import is_computed_on_text
 from tmft.pretraining.corpus import read_nonempty_lines
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.encode_file import encode_file
-from tmft.students.distillation_loss import EmbeddingDistillationConfig
 from tmft.tasks import Task
 
 CACHE_FOLDER = "taught"  # an old name, kept so that embeddings from earlier versions are found
@@ -42,12 +42,36 @@ SHORT_LINE = 120  # characters; a line that is not longer stays whole
 MIN_LETTERS = 12  # letters and digits that a sentence has at least
 
 
+@dataclass(frozen=True)
+class EmbeddingDistillationConfig:
+    """Hyperparameters of distillation: where its data comes from, and the weight of its second loss.
+
+    teacher: hub id or folder of the model whose embeddings are the targets.
+    text: names of the files with the training sentences, one per line.
+    max_lines: use only this many of the lines, drawn at random; 0 uses all.
+    similarity_weight: weight of the loss on the similarities between the texts of a batch; 0 omits it.
+    """
+
+    teacher: str = ""
+    text: tuple[str, ...] = ()
+    max_lines: int = 0
+    similarity_weight: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (self.teacher and self.text):
+            problem = "objective distillation: name a `teacher` and a `text` with sentences"
+            raise InputError(problem, "teacher", "text")
+        check_range("max_lines", self.max_lines, 0)
+        check_range("similarity_weight", self.similarity_weight, 0)
+
+
 def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) -> Examples:
     """Return the Examples of one split: N lines of the text, and their embeddings by the teacher as labels.
 
     task: its objective_args name the teacher and the text (see EmbeddingDistillationConfig).
-    split: train, dev or test. If the student is evaluated on lines of the text itself (`evaluates_on_text`),
-        the first lines are dev, the next ones test and the others train; otherwise all lines are train.
+    split: train, dev or test. If the student is evaluated on lines of the text itself (see
+        `is_computed_on_text`), the first lines are dev, the next ones test and the others train; otherwise
+        all lines are train.
     excluded_sentences: sentences that must not be among the lines.
 
     The lines are in random order, without duplicates. The labels are a memory-mapped tensor, (N, D) float32.
@@ -66,7 +90,7 @@ def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) 
     if is_complete:
         check_teacher_digests(folder)
     lines = read_kept_lines(folder)
-    dev_size = min(MAX_DEV_LINES, math.ceil(len(lines) / 100)) if evaluates_on_text(task) else 0
+    dev_size = min(MAX_DEV_LINES, math.ceil(len(lines) / 100)) if is_computed_on_text(task.metric) else 0
     if len(lines) < 2 + 2 * dev_size:
         raise InputError(
             f"text {' '.join(map(str, paths))}: {len(lines)} lines are left, too few: give a longer text",
@@ -130,11 +154,6 @@ def read_embeddings(path: Path, num_lines: int) -> Tensor:
             shape, dtype = embeddings.shape, embeddings.dtype
             raise ValueError(f"{path.name} has shape {shape} and dtype {dtype} for {num_lines} lines")
         return torch.from_numpy(embeddings)
-
-
-def evaluates_on_text(task: Task) -> bool:
-    """Return whether dev and test are lines of the text itself, not the pairs of `task.eval_files`."""
-    return expected_prediction(task.metric) == "embedding"
 
 
 def deduplicate(lines: Iterable[str], excluded: Iterable[str]) -> Iterator[str]:

@@ -3,39 +3,19 @@
 Shapes: P texts in a batch, N texts in a split, D dimensions of an embedding of student and teacher.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from tmft.errors import InputError, check_range
+from tmft.errors import InputError
 from tmft.loss import Objective
 from tmft.metrics import cosines
+from tmft.students.distillation_data import EmbeddingDistillationConfig, teacher_examples
 from tmft.tasks import Task
 
 SIMILARITY_WEIGHT_ALONE = 5.0  # used if no weight is set and the similarity term is the whole loss
-
-
-@dataclass(frozen=True)
-class EmbeddingDistillationConfig:
-    """Hyperparameters of EmbeddingDistillation and of its data.
-
-    teacher: hub id or folder of the model whose embeddings are the targets.
-    text: names of the files with the training sentences, one per line.
-    max_lines: use only this many of the lines, drawn at random; 0 uses all.
-    similarity_weight: weight of the loss on the similarities between the texts of a batch; 0 omits it.
-    """
-
-    teacher: str
-    text: tuple[str, ...]
-    max_lines: int = 0
-    similarity_weight: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_range("max_lines", self.max_lines, 0)
-        check_range("similarity_weight", self.similarity_weight, 0)
 
 
 def distillation_loss(u: Tensor, target: Tensor, similarity_weight: float) -> Tensor:
@@ -80,6 +60,7 @@ class EmbeddingDistillation(Objective):
 
     prediction_type, allowed_num_texts, config_class = "cosine", (1,), EmbeddingDistillationConfig
     min_batch_size, needs_whole_batch = 2, True  # the texts of a batch are compared with each other
+    needs_teacher, read_examples = True, staticmethod(teacher_examples)
 
     def __init__(self, dimensions: int, task: Task):
         super().__init__(dimensions, task)
