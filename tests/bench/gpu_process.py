@@ -27,8 +27,7 @@ from tmft.loop import fit  # noqa: E402
 from tmft.models.families import config_from_dict, random_encoder  # noqa: E402
 from tmft.pretraining.corpus import TokenizedCorpus  # noqa: E402
 from tmft.pretraining.masking import Masking  # noqa: E402
-from tmft.pretraining.pretraining_loop import PretrainingRecipe  # noqa: E402
-from tmft.pretraining.pretraining_loop import fit as pretrain  # noqa: E402
+from tmft.pretraining.pretraining_loop import PretrainingRecipe, pretrain  # noqa: E402
 from tmft.pretraining.token_heads import MaskedLM  # noqa: E402
 from tmft.runs.run_config import FineTuningRecipe  # noqa: E402
 from tmft.runs.train_run import assemble_training  # noqa: E402

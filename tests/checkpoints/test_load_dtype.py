@@ -25,7 +25,7 @@ from tmft.checkpoints import weights as weights_module
 from tmft.checkpoints.load import load_encoder, load_encoder_with_report, random_encoder_with_report
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.save import save_encoder
-from tmft.checkpoints.weights import MAX_CHECKED_ROWS, check_finite
+from tmft.checkpoints.weights import MAX_CHECKED_ROWS, check_finite_weight
 from tmft.data import Examples
 from tmft.embedding.modules import Dense, Normalize
 from tmft.errors import InputError
@@ -290,8 +290,8 @@ def test_numbers_that_are_too_large_for_float16_are_one_clear_line(tiny_folder):
 def test_large_matrices_of_layers_are_checked_for_nan_but_tables_of_words_are_not():
     nan = torch.full((), float("nan"), dtype=torch.bfloat16)
     with pytest.raises(InputError, match="up.weight holds nan or inf"):
-        check_finite(nan.expand(MAX_CHECKED_ROWS, 300), "up.weight", Path("x"))
-    check_finite(nan.expand(MAX_CHECKED_ROWS + 1, 300), "word.weight", Path("x"))
+        check_finite_weight(nan.expand(MAX_CHECKED_ROWS, 300), "up.weight", Path("x"))
+    check_finite_weight(nan.expand(MAX_CHECKED_ROWS + 1, 300), "word.weight", Path("x"))
 
 
 # ------------------------------------------------------------------------------------------ memory
