@@ -12,16 +12,6 @@ from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.encoder import ACTIVATIONS
 from tmft.models.families import config_from_dict
 
-CONFIGS = {
-    "bert": {"model_type": "bert"},
-    "bert, 2 heads, relu": {"model_type": "bert", "num_attention_heads": 2, "hidden_act": "relu"},
-    "bert, 1 token type, silu": {"model_type": "bert", "type_vocab_size": 1, "hidden_act": "silu"},
-    "bert, large eps": {"model_type": "bert", "layer_norm_eps": 1e-3, "num_hidden_layers": 7},
-    "electra with projection": {},
-    "electra with projection, gelu_new": {"hidden_act": "gelu_new", "num_attention_heads": 12},
-    "electra without projection": {"embedding_size": 24},
-    "electra, 3 token types": {"type_vocab_size": 3, "num_attention_heads": 1},
-}
 LENGTHS = [3, 17, 9, 30, 5, 1, 12, 8]
 
 
@@ -48,12 +38,6 @@ def tiny_encoder(layer: int | None = None, **changes) -> BertEncoder:
 
 
 # ------------------------------------------------------------------------------------ against transformers
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_hidden_states_are_those_of_transformers(name, tmp_path):
-    model = reference(tiny_config(**CONFIGS[name]), tmp_path)
-    assert_equal_hidden_states(load_encoder(tmp_path), model, token_ids())
 
 
 def test_without_token_types_nothing_is_added(tmp_path):
@@ -99,47 +83,6 @@ def test_hidden_states_of_the_real_minilm_in_float64(real):
 
 
 # -------------------------------------------------------------------------------------------- what it sees
-
-
-def test_each_hidden_state_is_the_last_of_the_encoder_that_ends_there():
-    encoder = tiny_encoder()
-    ids = torch.tensor([[2, 9, 7, 3]])
-    states = encoder.hidden_states(ids, ids != 0)
-    assert len(states) == 5
-    for layer, state in enumerate(states):
-        kept = tiny_encoder(layer)
-        kept.load_state_dict({name: encoder.state_dict()[name] for name in kept.state_dict()})
-        assert torch.equal(kept(ids, ids != 0), state)
-
-
-@pytest.fixture(scope="module")
-def alone_and_beside() -> tuple[torch.Tensor, torch.Tensor]:
-    """Hidden states, in float64, of a sentence on its own and in a batch with a longer one."""
-    encoder = tiny_encoder().double()
-    alone, beside = torch.tensor([[2, 9, 3]]), torch.tensor([[2, 9, 3, 0, 0], [2, 5, 6, 7, 3]])
-    return encoder(alone, alone != 0), encoder(beside, beside != 0)
-
-
-def test_padding_does_not_change_a_sentence(alone_and_beside):
-    alone, beside = alone_and_beside
-    torch.testing.assert_close(beside[:1, :3], alone, rtol=0, atol=1e-12)
-
-
-def test_other_sentences_in_a_packed_row_do_not_change_a_sentence():
-    encoder = tiny_encoder().double()
-    row = torch.tensor([[2, 9, 3, 2, 5, 6, 7, 3]])
-    sentences, positions = torch.tensor([[1, 1, 1, 2, 2, 2, 2, 2]]), torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4]])
-    alone = row[:, 3:]
-    torch.testing.assert_close(
-        encoder(row, sentences, positions)[:, 3:], encoder(alone, alone != 0), rtol=0, atol=1e-12
-    )
-
-
-def test_a_token_of_the_same_sentence_does_change_it():
-    encoder = tiny_encoder()
-    one, other = torch.tensor([[2, 9, 7, 3]]), torch.tensor([[2, 9, 8, 3]])
-    difference = encoder(one, one != 0)[0, 1] - encoder(other, other != 0)[0, 1]
-    assert difference.abs().max() > 1e-3
 
 
 def test_dropout_is_on_in_training_and_off_in_evaluation():

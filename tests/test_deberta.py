@@ -1,15 +1,12 @@
 """DeBERTa of versions 2 and 3: equal to transformers in every shape that a config can ask for."""
 
-import json
-
 import pytest
 import torch
 from conftest import store_weights, stored_weights
 
-from tmft.checkpoints.load import load_encoder, load_encoder_with_report
-from tmft.checkpoints.save import save_encoder
+from tmft.checkpoints.load import load_encoder_with_report
 from tmft.checkpoints.sentence_folder import describe_compatibility
-from tmft.deberta import log_bucket_position, relative_scores
+from tmft.deberta import log_bucket_position
 from tmft.models.families import config_from_dict, parameter_counts, random_encoder
 from tmft.packing import pack
 from tmft.sentence_encoder import SentenceEncoder
@@ -63,17 +60,6 @@ def test_buckets_equal_transformers(buckets, longest):
     assert log_bucket_position(distance, buckets, longest).equal(theirs)
 
 
-@pytest.mark.parametrize("T", [1, 2, 5])
-def test_relative_positions_give_each_pair_the_entry_of_its_distance(T):
-    content, positions = torch.randn(2, 3, T, 4), torch.randn(2, 2 * T, 4)
-    pairs = relative_scores(content, positions)
-    for i in range(T):
-        for j in range(T):
-            torch.testing.assert_close(
-                pairs[:, :, i, j], (content[:, :, i] * positions[:, None, j - i + T - 1]).sum(-1)
-            )
-
-
 # ------------------------------------------------------------------------------- checkpoints
 
 
@@ -103,14 +89,6 @@ def test_heads_in_hub_files_are_known(hub_file, folder):
     }
 
 
-@pytest.mark.parametrize("legacy", [True, False])
-def test_the_heads_of_transformers_are_known(legacy, tmp_path):
-    from transformers import DebertaV2Config, DebertaV2ForMaskedLM
-
-    DebertaV2ForMaskedLM(DebertaV2Config(**V3, legacy=legacy)).save_pretrained(tmp_path)
-    assert sum(load_encoder_with_report(tmp_path)[1].ignored_heads.values()) > 0
-
-
 def test_parameter_counts_of_version_3_base():
     content = V3 | {
         "vocab_size": 128100,
@@ -121,32 +99,6 @@ def test_parameter_counts_of_version_3_base():
     }
     counts = parameter_counts(config_from_dict(content), 7)
     assert counts == {"paper": 147_997_440, "stored": 147_997_440 + 512 * 768 + 2 * 768}
-
-
-def test_config_has_what_other_readers_require(folder, tmp_path):
-    save_encoder(load_encoder(folder, layer=1), tmp_path / "kept")
-    content = json.loads((tmp_path / "kept/config.json").read_text())
-    expected = {
-        "model_type": "deberta-v2",
-        "architectures": ["DebertaV2Model"],
-        "num_hidden_layers": 1,
-        "relative_attention": True,
-        "max_relative_positions": 512,
-        "position_buckets": 256,
-        "norm_rel_ebd": "layer_norm",
-        "share_att_key": True,
-        "pos_att_type": ["p2c", "c2p"],
-        "position_biased_input": False,
-        "type_vocab_size": 0,
-        "layer_norm_eps": 1e-7,
-        "initializer_range": 0.02,
-        "pooler_hidden_size": 36,
-        "pooler_hidden_act": "gelu",
-        "pooler_dropout": 0,
-        "dtype": "float32",
-    }
-    assert {key: content.get(key) for key in expected} == expected
-    assert "position_embedding_type" not in content
 
 
 def test_zero_layers_are_saved_with_the_warning_that_transformers_cannot_run_them(folder, tmp_path):

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from conftest import DEBERTA, ROOT, SENTENCES, VOCABULARY, assert_same_embeddings, embed_columns, tiny_model
+from conftest import ROOT, SENTENCES, assert_same_embeddings, embed_columns, tiny_model
 
 from tmft import InputError, SentenceEncoder
 from tmft.checkpoints.sentence_folder import sentence_model_card
@@ -253,12 +253,6 @@ def test_the_vectors_of_several_poolings_are_concatenated(pooling):
     assert np.array_equal(model.encode(SENTENCES), np.concatenate(parts, axis=1))
 
 
-def test_modules_for_embeddings_of_another_width_are_refused():
-    tiny = tiny_model()
-    with pytest.raises(InputError, match="the model has a Dense for embeddings of 48 dimensions, but gets"):
-        SentenceEncoder(tiny.encoder, tiny.tokenizer, modules=[Dense(48, 8)])
-
-
 # -------------------------------------------------------------------------------------------- from_pretrained
 
 
@@ -266,14 +260,6 @@ def test_modules_for_embeddings_of_another_width_are_refused():
 def test_a_length_beyond_the_position_table_is_an_error(tiny_folder, max_length):
     with pytest.raises(InputError, match="choose 3 to 40, the number of position embeddings"):
         SentenceEncoder.from_pretrained(tiny_folder, max_length=max_length)
-
-
-def test_a_tokenizer_of_another_checkpoint_is_an_error(tiny_folder):
-    with open(tiny_folder / "vocab.txt", "w", encoding="utf-8") as vocabulary:
-        vocabulary.write("\n".join(["[UNK]", "[CLS]", "[SEP]", *(f"word{n}" for n in range(200))]))
-    (tiny_folder / "tokenizer.json").unlink()
-    with pytest.raises(InputError, match=f"ids up to 202, the embedding table has {len(VOCABULARY)} rows"):
-        SentenceEncoder.from_pretrained(tiny_folder)
 
 
 def test_all_settings_of_a_folder_are_restored_and_any_can_be_overridden(tmp_path):
@@ -296,14 +282,6 @@ def test_all_settings_of_a_folder_are_restored_and_any_can_be_overridden(tmp_pat
     assert other.prompt == model.prompt
     plain = SentenceEncoder.from_pretrained(tmp_path / "tiny", layer=2, pooling="max")
     assert np.array_equal(other.encode(["music"]), plain.encode(["a dog music is [MASK]"]))
-
-
-def test_a_checkpoint_without_settings_is_the_mean_of_all_tokens_of_its_last_layer(tiny_folder):
-    for name in ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"):
-        (tiny_folder / name).unlink()
-    model = SentenceEncoder.from_pretrained(tiny_folder)
-    assert (model.layers, model.token_weights, model.prompt, model.pooling) == (None, None, "", "mean")
-    assert np.array_equal(model.encode(SENTENCES), tiny_model().encode(SENTENCES))
 
 
 def test_random_weights_need_no_file_follow_the_seed_and_may_have_fewer_layers(tiny_folder):
@@ -391,16 +369,6 @@ def test_batches_of_mixed_lengths_fill_their_rows():
     for indices, packed_length in length_bucketed_batches(lengths, 2048, 64, 2**18):
         positions += pack([[0] * lengths[s] for s in indices], packed_length).input_ids.numel()
     assert sum(lengths) / positions > 0.93
-
-
-@pytest.mark.parametrize("family", [{}, DEBERTA])
-def test_a_model_in_bfloat16_gives_nearly_the_same_embeddings(family):
-    model = tiny_model(untrained=True, **family)
-    exact = model.encode(SENTENCES)
-    rounded = model.bfloat16().encode(SENTENCES)
-    assert rounded.dtype == np.float32
-    assert not np.array_equal(rounded, exact)
-    np.testing.assert_allclose(rounded, exact, atol=0.1)
 
 
 def test_similarities_are_of_embeddings_and_sentences_are_refused():

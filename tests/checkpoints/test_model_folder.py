@@ -16,7 +16,6 @@ import torch
 from conftest import SENTENCES, VOCABULARY, store_weights, stored_weights, tiny_model, tiny_static_model
 
 import tmft.checkpoints.sentence_folder
-from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.model_folder import VOCABULARY_FILES, ModelFolder
 from tmft.checkpoints.tokenizer_kinds import TOKENIZER_KINDS
 from tmft.checkpoints.tokenizers import load_tokenizer
@@ -101,11 +100,6 @@ def test_the_first_module_says_where_the_encoder_is(modules, tmp_path):
 
 
 # ------------------------------------------------------------------------------- 0_Transformer
-
-
-@pytest.mark.parametrize("layer", [0, 2])
-def test_a_transformer_below_can_be_truncated(transformer, layer):
-    assert len(load_encoder(transformer, layer).layers) == layer
 
 
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors"])

@@ -89,6 +89,12 @@ def pooled_without_its_prompt(folder: Path) -> None:
     write_now(folder / SETTINGS, {"prompts": {"query": "a dog "}})
 
 
+def words_of_another_checkpoint(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    words = ["[UNK]", "[CLS]", "[SEP]", *(f"word{n}" for n in range(200))]
+    (folder / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+
+
 def huge_dense(folder: Path) -> None:
     module("Dense", "4_Dense", in_features=10**6, out_features=10**7)(folder)
     tensors("4_Dense", linear_weight=(8, 24), linear_bias=(8,))(folder)
@@ -135,6 +141,8 @@ REFUSED = {
     "pooling 'middle': choose one of mean, cls": write("tmft.json", {"pooling": "middle"}),
     "pooling is .*, not a text": write("tmft.json", {"pooling": ["mean"]}),
     "tmft.json cannot be read .its format is 2, this version": write("tmft.json", {"format": 2}),
+    "token_weights 'sentences': choose one of": write("tmft.json", {"token_weights": "sentences"}),
+    f"ids up to 202, the embedding table has {V} rows": words_of_another_checkpoint,
     "tmft.json cannot be read .a is .*, not a text": write("tmft.json", {"prompts": {"a": {"a": 1}}}),
     "layer 9+.*: write a number": write("tmft.json", {"layer_mix": "9" * 5000}),
     "pooling_mode is 5, not a name": write(POOLING, {"pooling_mode": 5}),

@@ -4,16 +4,14 @@ import random
 import struct
 
 import pytest
-from conftest import assert_same_embeddings, tiny_model
+from conftest import tiny_model
 from spm_model import train_spm
-from tokenizer_forms import random_texts
 
 from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.sentencepiece import CONTROL, read_spm
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
 from tmft.io.files import reading
-from tmft.sentence_encoder import SentenceEncoder
 
 
 @pytest.fixture(scope="module")
@@ -68,17 +66,6 @@ def test_special_tokens_in_the_text_are_recognized_and_unknown_text_is_unk(text,
     assert tokenizer.backend.token_to_id(token) in tokens
 
 
-@pytest.mark.slow
-def test_saved_model_opens_in_sentence_transformers(folder, tmp_path):
-    from sentence_transformers import SentenceTransformer
-
-    model = SentenceEncoder.from_pretrained(folder, layer=1)
-    sentences = random_texts(60, seed=3)
-    model.save_pretrained(tmp_path / "saved")
-    theirs = SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode(sentences)
-    assert_same_embeddings(model.encode(sentences), theirs, tolerance=1e-5)
-
-
 # ------------------------------------------------------------------------------- errors
 
 
@@ -126,10 +113,3 @@ def test_a_score_that_is_no_number_is_refused(tmp_path, score):
     piece = b"\x0a\x01a\x15" + struct.pack("<f", score)
     content = b"".join([b"\x0a", bytes([len(piece)]), piece, b"\x12\x00\x1a\x00"])
     assert f"the score of piece 0 is {score}" in refused(tmp_path / "spm.model", content)
-
-
-def test_pieces_without_cls_are_refused(folder):
-    content = train_spm(bos_id=1, bos_piece="<s>", byte_fallback=False)
-    (folder / "spm.model").write_bytes(content)
-    with pytest.raises(InputError, match=r"the vocabulary has no \[CLS\]"):
-        load_tokenizer(folder)

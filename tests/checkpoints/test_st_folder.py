@@ -1,7 +1,7 @@
 """Folders of sentence-transformers: the same embeddings here as there, before and after we save them."""
 
 import json
-from dataclasses import replace
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -11,19 +11,14 @@ from conftest import (
     SENTENCES,
     assert_same_embeddings,
     tiny_model,
-    training_task,
 )
 
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.sentence_folder import describe_compatibility
-from tmft.data import Examples
-from tmft.embedding.modules import Dense, Normalize
+from tmft.embedding.modules import Dense
 from tmft.errors import InputError
-from tmft.loop import Recipe, fit
-from tmft.loss import CosineMSE
 from tmft.pooling import POOLINGS, Pooling
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.tasks import TASKS
 from tmft.training_free.postprocessing import fit_postprocessing
 
 
@@ -31,19 +26,6 @@ def their_embeddings(folder: Path) -> np.ndarray:
     from sentence_transformers import SentenceTransformer
 
     return SentenceTransformer(str(folder), device="cpu").encode(SENTENCES)
-
-
-# ------------------------------------------------------------------------------- what tmft cannot run
-
-
-def test_a_named_pooling_is_used_without_supported_modules_too(tmp_path):
-    model = tiny_model()
-    expected = model.encode(SENTENCES)
-    model.head_modules = torch.nn.Sequential(Dense(24, 8), Normalize())
-    model.save_pretrained(tmp_path)
-    np.testing.assert_array_equal(
-        SentenceEncoder.from_pretrained(tmp_path, pooling="mean").encode(SENTENCES), expected
-    )
 
 
 # ------------------------------------------------------------------------------------- what it says, by hand
@@ -59,10 +41,16 @@ def test_the_pooling_is_read_from_the_folder_that_modules_json_names(tiny_folder
     assert "5_Pool/config.json" in ModelFolder(tiny_folder).file_names()
 
 
-def test_a_folder_without_a_pooling_uses_the_mean(tiny_folder):
-    (tiny_folder / "1_Pooling/config.json").unlink()
-    (tiny_folder / "modules.json").unlink()
-    assert SentenceEncoder.from_pretrained(tiny_folder).pooling == "mean"
+def test_it_is_said_that_a_dense_gets_another_layer_than_it_was_trained_on(tmp_path, caplog):
+    model = tiny_model()
+    model.head_modules.append(Dense(24, 8))
+    model.save_pretrained(tmp_path)
+    with caplog.at_level(logging.WARNING, "tmft"):
+        SentenceEncoder.from_pretrained(tmp_path)
+        SentenceEncoder.from_pretrained(tmp_path, layer=2, pooling="mean")
+        assert not caplog.messages
+        SentenceEncoder.from_pretrained(tmp_path, layer=2)
+    assert "the Dense after the pooling was trained on layer 4 and now gets layer 2" in caplog.text
 
 
 # -------------------------------------------------------------------- poolings that only tmft knows
@@ -104,21 +92,6 @@ def test_a_pooling_of_tmft_is_saved_and_is_the_mean_in_sentence_transformers_as_
     plain.save_pretrained(tmp_path)
     assert SentenceEncoder.from_pretrained(tmp_path).pooling == "mean"
     assert "In other libraries" not in (tmp_path / "README.md").read_text()
-
-
-def test_a_pooling_of_width_2_trains_and_saves(ours, tmp_path):
-    before = ours.encode(SENTENCES)
-    examples = Examples((["a man", "the cat", "music"], ["a woman", "two dogs", "guitar"]), [5.0, 1.0, 3.0])
-    recipe = replace(Recipe(), epochs=1, batch_size=2, lr=1e-3)
-    task = TASKS["stsb"]
-    for _ in fit(
-        ours, training_task(task, CosineMSE(ours.dimensions, task), examples, examples), recipe, seed=0
-    ):
-        pass
-    after = ours.encode(SENTENCES)
-    assert np.abs(after - before).max() > 1e-4
-    ours.save_pretrained(tmp_path)
-    np.testing.assert_array_equal(SentenceEncoder.from_pretrained(tmp_path).encode(SENTENCES), after)
 
 
 # -------------------------------------------------------------------------------- token weights: WordWeights

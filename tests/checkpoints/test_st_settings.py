@@ -143,10 +143,6 @@ def test_a_named_pooling_is_used_without_the_saved_dimensions_and_similarity(tin
 # -------------------------------------------------------------------------------------------- similarity
 
 
-def test_the_names_of_the_similarity_functions_are_those_that_a_folder_may_state():
-    assert tuple(SIMILARITIES) == ("cosine", "dot", "euclidean", "manhattan")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SIMILARITIES)
 def test_scores_are_those_of_the_evaluator_of_sentence_transformers(name, tiny_folder):

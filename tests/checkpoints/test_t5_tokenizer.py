@@ -3,7 +3,6 @@
 import base64
 import json
 import random
-import shutil
 from itertools import islice
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from conftest import vocabulary_folder
 from spm_model import tiny_t5_spm
 from tokenizer_forms import random_texts
-from tokenizers import Tokenizer, models, normalizers, processors
+from tokenizers import Tokenizer, normalizers, processors
 
 from tmft.checkpoints.sentencepiece import check_character_map, read_spm
 from tmft.checkpoints.tokenizers import load_tokenizer, tokenizer_to_files
@@ -73,33 +72,7 @@ def content(backend: Tokenizer) -> dict:
     return json.loads(backend.to_str())
 
 
-def of_the_files(t5: Path, names: tuple[str, ...], folder: Path) -> Path:
-    """A folder with some of the real files."""
-    folder.mkdir()
-    for name in names:
-        shutil.copy(t5 / name, folder)
-    return folder
-
-
 # ------------------------------------------------------------------------------------- as transformers has it
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("spiece.model",),
-        ("tokenizer.json",),
-        ("spiece.model", "tokenizer_config.json"),
-        ("spiece.model", "tokenizer.json", "tokenizer_config.json"),
-    ],
-    ids=" ".join,
-)
-def test_the_real_tokenizer_is_built_as_in_transformers(names, t5, tmp_path):
-    some = of_the_files(t5, names, tmp_path / "some")
-    reference, ours = theirs(some), load_tokenizer(some)
-    assert content(ours.backend) == content(reference.backend_tokenizer)
-    assert ids(ours, TEXTS) == reference(TEXTS)["input_ids"]
 
 
 @pytest.mark.slow
@@ -114,16 +87,6 @@ def test_ids_of_real_text_equal_transformers(t5, real_data):
             rows = [line.rstrip("\n").split("\t") for line in islice(lines, most)]
         texts = [*dict.fromkeys(field for row in rows for field in row)]
         assert ids(ours, texts) == reference(texts)["input_ids"], path
-
-
-@pytest.mark.slow
-def test_the_saved_real_tokenizer_has_the_same_ids_here_and_in_transformers(t5, tmp_path):
-    """Also of -------, which has two cuts of equal probability."""
-    before, saved = ids(load_tokenizer(t5), TEXTS), save(load_tokenizer(t5), tmp_path / "saved")
-    assert ids(load_tokenizer(saved), TEXTS) == before
-    reference = theirs(saved, "AutoTokenizer")
-    assert reference(TEXTS)["input_ids"] == before
-    assert (reference.model_max_length, reference.eos_token, reference.pad_token_id) == (64, "</s>", 0)
 
 
 # ---------------------------------------------------------------------------------------------- what it gives
@@ -160,23 +123,12 @@ def test_there_is_no_mask_for_a_prompt(folder):
         Prompt(PROMPTS["T0"], load_tokenizer(folder))
 
 
-def test_max_length_is_the_stated_limit_else_none(folder):
-    assert load_tokenizer(folder).max_length is None
-    (folder / "tokenizer_config.json").write_text('{"model_max_length": 77}')
-    assert load_tokenizer(folder).max_length == 77
-
-
 def test_without_position_embeddings_no_error_mentions_them(folder):
     with pytest.raises(InputError, match=f"choose 3 to {UNLIMITED_LENGTH}$"):
         resolve_max_length(load_tokenizer(folder), UNLIMITED_LENGTH + 1, UNLIMITED_LENGTH, 512)
 
 
 # --------------------------------------------------------------------------------- how it is told from others
-
-
-def test_a_tokenizer_json_gives_what_the_spiece_model_gave(json_folder, spiece, tmp_path):
-    (tmp_path / "spiece.model").write_bytes(spiece)
-    assert content(load_tokenizer(json_folder).backend) == content(load_tokenizer(tmp_path).backend)
 
 
 def test_an_older_tokenizer_json_is_rebuilt(json_folder):
@@ -218,33 +170,7 @@ def test_without_a_template_the_tokenizer_class_decides(name, json_folder):
     assert ids(load_tokenizer(json_folder), [""]) == [[1]]
 
 
-def test_a_unigram_model_between_two_special_tokens_is_no_t5_tokenizer(tmp_path):
-    """DeBERTa's, XLM-R's."""
-    pieces = [(piece, -1.0) for piece in ("<pad>", "</s>", "<unk>", "<s>", "▁a")]
-    backend = Tokenizer(models.Unigram(pieces, unk_id=2))
-    backend.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("</s>", 1), ("<s>", 3)]
-    )
-    backend.save(str(tmp_path / "tokenizer.json"))
-    tokenizer = load_tokenizer(tmp_path)
-    assert tokenizer.num_special_tokens == (1, 1)
-    assert tokenizer.special_tokens["cls_token"] == "<s>"
-
-
 # ------------------------------------------------------------------------------- errors
-
-
-def test_pieces_without_an_end_are_refused(folder):
-    (folder / "spiece.model").write_bytes(tiny_t5_spm(eos_piece="<end>"))
-    with pytest.raises(InputError, match="the vocabulary has no </s>"):
-        load_tokenizer(folder)
-
-
-@pytest.mark.parametrize("count", [-1, "100", 1e9, 10**9, None])
-def test_an_impossible_number_of_sentinels_is_refused(count, folder):
-    (folder / "tokenizer_config.json").write_text(json.dumps({"extra_ids": count}))
-    with pytest.raises(InputError, match="extra_ids is .*, not 0 to 10000"):
-        load_tokenizer(folder)
 
 
 DAMAGE = {

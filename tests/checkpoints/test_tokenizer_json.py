@@ -129,17 +129,6 @@ def test_spaces_around_punctuation_are_no_excessive_expansion():
     assert load_tokenizer(folder).backend.normalizer.normalize_str("A,b?!") == "a , b ? ! "
 
 
-@pytest.mark.parametrize("token", [1, ["[CLS]"], {"content": 3}, {"a": 1}, "\ud800"])
-def test_a_special_token_that_is_no_text_is_one_line(token):
-    with pytest.raises(InputError, match="tokenizer_config.json cannot be read .* is no token"):
-        load_tokenizer(vocabulary_folder(cls_token=token))
-
-
-def test_strip_accents_is_true_false_or_null():
-    with pytest.raises(InputError, match="strip_accents is 'no', not true or false"):
-        load_tokenizer(vocabulary_folder(strip_accents="no"))
-
-
 def test_a_piece_of_a_million_letters_in_a_protobuf_is_one_line(tmp_path):
     def field(number: int, value: bytes) -> bytes:
         size = len(value)

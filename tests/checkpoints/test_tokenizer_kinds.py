@@ -4,11 +4,14 @@ import json
 import logging
 import os
 import re
+from functools import partial
 
 import pytest
+from spm_model import train_spm
 from tokenizer_forms import (
     FORMS,
     SETTINGS,
+    bert_vocabulary,
     byte_level_vocabulary,
     llama2_json,
     mpnet_vocabulary,
@@ -16,6 +19,7 @@ from tokenizer_forms import (
     qwen_vocabulary,
     random_texts,
     roberta_vocabulary,
+    t5_vocabulary,
     trained_spm,
     write,
     xlm_roberta_json,
@@ -323,6 +327,19 @@ def camembert_without_s(folder) -> None:
     write(folder, config={"model_type": "camembert"}, **{"sentencepiece.bpe.model": spm})
 
 
+def deberta_without_cls(folder) -> None:
+    write(folder, config={"model_type": "deberta-v2"}, tokenizer_config={"vocab_type": "spm"})
+    write(folder, **{"spm.model": train_spm(bos_id=1, bos_piece="<s>", byte_fallback=False)})
+
+
+def bert_with(**files):
+    def make(folder) -> None:
+        bert_vocabulary(folder)
+        write(folder, **files)
+
+    return make
+
+
 def changed(**files):
     def make(folder) -> None:
         roberta_vocabulary(folder)
@@ -362,6 +379,28 @@ WRONG = {
         changed(tokenizer_config={"added_tokens_decoder": {"9": {"content": 3}}}),
         "tokenizer_config.json cannot be read .* is no token",
     ),
+    "a token that is a list": (
+        bert_with(tokenizer_config={"cls_token": ["[CLS]"]}),
+        "tokenizer_config.json cannot be read .* is no token",
+    ),
+    "a token that is half a character": (
+        bert_with(**{"tokenizer_config.json": '{"cls_token": "\\ud800"}'}),
+        "tokenizer_config.json cannot be read .* is no token",
+    ),
+    "accents": (bert_with(tokenizer_config={"strip_accents": "no"}), "strip_accents is 'no', not true or"),
+    "no file": (lambda folder: None, "no tokenizer in .*: expected one of"),
+    "a vocabulary in no UTF-8": (bert_with(**{"vocab.txt": b"\xff\xfe\x00"}), "vocab.txt cannot be read"),
+    "no unknown token": (bert_with(**{"vocab.txt": "a\nb\n"}), r"has no \[UNK\]"),
+    "no [CLS]": (bert_with(**{"vocab.txt": "[UNK]\na\n"}), r"the vocabulary has no \[CLS\]"),
+    "no [CLS] in the pieces": (deberta_without_cls, r"the vocabulary has no \[CLS\]"),
+    "an empty tokenizer.json": (bert_with(tokenizer={}), "tokenizer.json cannot be read"),
+    "no end in the pieces": (partial(t5_vocabulary, eos_piece="<end>"), "the vocabulary has no </s>"),
+} | {
+    f"{count} sentinels": (
+        partial(t5_vocabulary, settings={"extra_ids": count}),
+        "extra_ids is .*, not 0 to 10000",
+    )
+    for count in (-1, "100", 1e9, 10**9, None)
 }
 
 

@@ -8,7 +8,6 @@ from conftest import SENTENCES, VOCABULARY, vocabulary_folder
 from tokenizer_forms import bert_vocabulary, random_texts
 
 from tmft.checkpoints.tokenizers import load_tokenizer, tokenizer_to_files
-from tmft.errors import InputError
 from tmft.tokenizer import Tokenizer
 
 
@@ -129,21 +128,3 @@ def test_a_special_token_may_have_any_name(cls):
 
 def test_the_padding_token_may_have_any_name(shuffled):
     assert shuffled.pad_id == 4
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda folder: (folder / "vocab.txt").unlink(), "no tokenizer in .*: expected one of"),
-        (lambda folder: (folder / "vocab.txt").write_bytes(b"\xff\xfe\x00"), "vocab.txt cannot be read"),
-        (lambda folder: (folder / "vocab.txt").write_text("a\nb\n"), r"has no \[UNK\]"),
-        (lambda folder: (folder / "vocab.txt").write_text("[UNK]\na\n"), r"the vocabulary has no \[CLS\]"),
-        (lambda folder: (folder / "tokenizer.json").write_text("{}"), "tokenizer.json cannot be read"),
-    ],
-)
-def test_a_wrong_tokenizer_is_one_clear_line(damage, message):
-    folder = vocabulary_folder()
-    damage(folder)
-    with pytest.raises(InputError, match=message) as error:
-        load_tokenizer(folder)
-    assert "\n" not in str(error.value)

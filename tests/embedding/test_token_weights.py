@@ -1,6 +1,5 @@
 """Token weights: the weights of each scheme, and that a sentence is sum w h / sum w."""
 
-import json
 import math
 import re
 import string
@@ -14,7 +13,6 @@ from conftest import (
     VOCABULARY,
     assert_same_embeddings,
     tiny_model,
-    training_task,
     vocabulary_folder,
 )
 from spm_model import train_spm
@@ -22,7 +20,6 @@ from spm_model import train_spm
 from tmft import SentenceEncoder
 from tmft.checkpoints.sentence_folder import describe_compatibility
 from tmft.checkpoints.tokenizers import load_tokenizer
-from tmft.data import Examples
 from tmft.embedding.modules import Dense
 from tmft.embedding.prompts import PROMPTS, Prompt
 from tmft.embedding.token_weights import (
@@ -35,17 +32,12 @@ from tmft.embedding.token_weights import (
     make_token_weights,
 )
 from tmft.errors import InputError
-from tmft.loop import Recipe, fit
-from tmft.loss import CosineMSE
 from tmft.packing import pack
-from tmft.tasks import TASKS
 
 V = len(VOCABULARY)
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TEXTS = ["a man", "the cat", "a man plays, a man eats", "music"]
 FAMILIES = {"bert": {"model_type": "bert"}, "electra": {}, "deberta-v2": DEBERTA}
-RECIPE = Recipe(epochs=2, batch_size=2, lr=1e-2, weight_decay=0.1, precision="fp32")
-TRAIN = Examples((SENTENCES, [*SENTENCES[2:], *SENTENCES[:2]]), [4.5, 2.0, 3.0, 0.5, 1.5])
 
 
 def weights_of(name: str, model: SentenceEncoder, texts: list[str] | None = None) -> TokenWeights | None:
@@ -391,45 +383,6 @@ def test_the_model_says_what_other_libraries_compute_differently(name, differs, 
 # -------------------------------------------------------------------------------------------------- training
 
 
-def fine_tuned(name: str | None, **changes) -> SentenceEncoder:
-    shape = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, **changes}
-    model = tiny_model(untrained=True, **shape)
-    if name:
-        model.prompt = CASES[name][2]
-        model.token_weights = weights_of(*CASES[name][:1], model, CASES[name][1])
-    for _ in fit(model, training_task(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), RECIPE, seed=0):
-        pass
-    return model
-
-
-@pytest.mark.parametrize("name", ["idf", "content-words", "no-prompt with a template"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_training_the_occurring_words_gives_the_weights_of_training_all(family, name, monkeypatch):
-    ours = fine_tuned(name, **FAMILIES[family])
-    table = ours.token_weights.table.clone()
-    monkeypatch.setattr("tmft.optimizers.OccurringWords", lambda *_: None)
-    theirs = fine_tuned(name, **FAMILIES[family])
-    for (one, expected), weight in zip(
-        theirs.encoder.named_parameters(), ours.encoder.parameters(), strict=True
-    ):
-        torch.testing.assert_close(weight, expected, rtol=1e-4, atol=3e-4, msg=one)
-    assert torch.equal(table, theirs.token_weights.table)
-    plain = fine_tuned(None, **FAMILIES[family])
-    assert not torch.allclose(
-        plain.encoder.embeddings.word.weight, ours.encoder.embeddings.word.weight, atol=1e-3
-    )
-
-
 def test_the_weights_themselves_are_not_trained():
     model = weighted("idf", TEXTS)
     assert "token_weights" not in {name.partition(".")[0] for name, _ in model.named_parameters()}
-
-
-# ------------------------------------------------------------------------------------------- damaged folders
-
-
-def test_a_tmft_json_with_unknown_token_weights_is_an_error(tmp_path):
-    weighted("no-prompt").save_pretrained(tmp_path)
-    (tmp_path / "tmft.json").write_text(json.dumps({"token_weights": "sentences"}))
-    with pytest.raises(InputError, match="token_weights 'sentences': choose one of"):
-        SentenceEncoder.from_pretrained(tmp_path)

@@ -228,21 +228,6 @@ def test_any_model_is_the_same_as_a_bert_or_is_refused(drawn):
     assert model.encoder.config.model_type == family  # the model is as it was
 
 
-@pytest.mark.slow
-def test_transformers_opens_it_as_a_bert_with_the_same_hidden_states(tmp_path):
-    from transformers import AutoModel, AutoTokenizer
-
-    model = truncated(tiny_model(**EQUAL), 2)
-    export(model, tmp_path / "bert", "bert")
-    theirs, tokenizer = (kind.from_pretrained(tmp_path / "bert") for kind in (AutoModel, AutoTokenizer))
-    assert type(theirs).__name__ == "BertModel"
-    batch = tokenizer(SENTENCES, padding=True, return_tensors="pt")
-    mask = batch["attention_mask"][..., None]
-    with torch.inference_mode():
-        hidden = theirs.eval()(**batch).last_hidden_state
-    assert_same_embeddings(model.encode(SENTENCES), ((hidden * mask).sum(1) / mask.sum(1)).numpy())
-
-
 # ------------------------------------------------------------------------------------------- numbers, folders
 
 
@@ -617,12 +602,9 @@ def test_the_card_of_an_exported_run_has_its_scores_and_its_sweep(tmp_path, caps
         (["{there}"], "exists already: name a new folder"),
         (["{new}", "--format", "bert"], "--format bert: BERT has no linear map from 12 to 24 after the"),
         (["--format", "bert"], "nothing to write: name a FOLDER, or a repository with --push-to-hub"),
-        (["--dtype", "float16"], "nothing to write: name a FOLDER, or a repository with --push-to-hub"),
         (["{new}", "--public"], "--public has no effect without --push-to-hub"),
         (["{new}", "--task", "sts"], "choose one task with similarity scores"),
-        (["{new}", "--format", "onnx", "--dtype", "bfloat16"], "--dtype bfloat16: --format onnx supports"),
         (["{new}", "--dtype", "int8"], "--dtype int8: --format sentence-transformers supports float32"),
-        (["{new}", "--format", "openvino", "--dtype", "int8"], "needs sentences to calibrate with: name a"),
         (["--push-to-hub", "a/b/c"], "--push-to-hub a/b/c: write NAME or OWNER/NAME"),
     ],
 )

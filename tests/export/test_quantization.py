@@ -31,7 +31,8 @@ DEBERTA = {
     "pos_att_type": ["c2p", "p2c"],
     "position_buckets": 8,
 }
-SHAPES = {"bert": {}, "electra": {}, "deberta-v2": DEBERTA}
+SHAPES = {"bert": {}, "electra": {}, "deberta-v2": DEBERTA, "modernbert": {}, "nomic_bert": {}, "gte": {}}
+SHAPES |= {"qwen3": {"num_key_value_heads": 2, "head_dim": 10}}
 can_int8 = pytest.mark.skipif(
     not any(torch.cpu.get_capabilities().get(name, False) for name in VNNI), reason="this CPU has no VNNI"
 )

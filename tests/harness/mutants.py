@@ -25,7 +25,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 240  # seconds; a mutant whose tests run longer is caught, too
 TESTS = {
-    "tmft/bert.py": ["tests/test_bert.py", "tests/checkpoints/test_load.py"],
+    "tmft/bert.py": [
+        "tests/test_bert.py",
+        "tests/checkpoints/test_load.py",
+        "tests/models/test_every_family.py",
+    ],
     "tmft/sentence_encoder.py": [
         "tests/test_sentence_encoder.py",
         "tests/embedding",
@@ -56,6 +60,7 @@ TESTS = {
         "tests/speed/test_long_rows.py",
         "tests/models/test_families.py",
         "tests/models/test_refused_configs.py",
+        "tests/models/test_every_family.py",
     ],
     "tmft/models/rotary_families.py": [
         "tests/models/test_refused_configs.py",
@@ -75,8 +80,8 @@ TESTS = {
         "tests/checkpoints/test_save.py",
         "tests/checkpoints/test_any_model.py",
         "tests/checkpoints/test_load_dtype.py",
-        "tests/models/test_bert_like.py",
         "tests/pretraining/test_token_heads.py",
+        "tests/models/test_every_family.py",
     ],
     "tmft/checkpoints/st_folder.py": [
         "tests/checkpoints/test_model_card.py",

@@ -10,22 +10,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SENTENCES, assert_equal_hidden_states, store_weights, stored_weights, vocabulary_folder
+from conftest import assert_equal_hidden_states, store_weights, stored_weights, vocabulary_folder
 from random_configs import RANDOM_CONFIGS
-from safetensors.torch import load_file
 
 from tmft.checkpoints.load import load_encoder, load_encoder_with_report
-from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
 from tmft.export.export import export
 from tmft.models.albert import fewest_groups, group_numbers
-from tmft.models.bert_families import DISTILBERT_KEYS
 from tmft.models.families import (
     config_from_dict,
     convert_to_bert,
     empty_encoder,
-    parameter_counts,
     random_encoder,
 )
 from tmft.sentence_encoder import SentenceEncoder
@@ -77,16 +73,6 @@ def test_the_longest_text_has_as_many_tokens_as_rows_are_left(model_type, tmp_pa
     assert model.encode(["a man plays guitar in the park and is not two"]).shape == (1, model.dimensions)
     with pytest.raises(InputError, match="max_length 11: choose 3 to 10, the number of position embeddings"):
         SentenceEncoder(model.encoder, model.tokenizer, max_length=11)
-
-
-@pytest.mark.parametrize("model_type", [*LIKE_ROBERTA, "mpnet"])
-def test_a_table_of_positions_that_is_too_short_is_one_line(model_type):
-    with pytest.raises(InputError) as error:
-        config_from_dict(shape(model_type, pad_token_id=1, max_position_embeddings=4))
-    assert str(error.value) == (
-        "max_position_embeddings 4 (config.json): expected 5 or more, "
-        "a sentence needs 3 positions from row 2 on"
-    )
 
 
 def test_a_padding_token_in_a_text_has_a_position_of_its_own(tmp_path):
@@ -195,11 +181,6 @@ def test_the_biases_of_an_mpnet_at_all_edges_of_its_buckets(buckets, tmp_path):
     assert_equal_hidden_states(load_encoder(tmp_path), model, sentences)
 
 
-def test_the_table_of_biases_of_an_mpnet_is_kept_without_layers(tmp_path):
-    random_model(0, **shape("mpnet")).save_pretrained(tmp_path)
-    assert "encoder.relative_attention_bias.weight" in stored_weights(tmp_path)
-
-
 # ------------------------------------------------------------------------------- ALBERT
 
 
@@ -222,49 +203,6 @@ def test_layers_are_saved_in_the_fewest_groups_that_say_which_weights_they_have(
     assert fewest_groups([]) == []
 
 
-@pytest.mark.parametrize("layers", range(7))
-@pytest.mark.parametrize("groups", [1, 2, 4, 6])
-def test_a_truncated_albert_is_saved_exactly(groups, layers, tmp_path):
-    import transformers
-
-    content = shape("albert", num_hidden_layers=6, num_hidden_groups=groups)
-    model = reference(tmp_path, **content)
-    encoder = load_encoder(tmp_path, layers)
-    save_encoder(encoder, tmp_path / "saved")
-    ids = torch.tensor([[2, 9, 7, 3]])
-    with torch.inference_mode():
-        expected = model(input_ids=ids, output_hidden_states=True).hidden_states[layers]
-        torch.testing.assert_close(encoder(ids, ids != 0), expected, rtol=0, atol=1e-5)
-        again = transformers.AutoModel.from_pretrained(tmp_path / "saved")
-        assert len(again.encoder.albert_layer_groups) == len(fewest_groups(group_numbers(6, groups)[:layers]))
-        torch.testing.assert_close(again(input_ids=ids).last_hidden_state, expected, rtol=0, atol=1e-5)
-        reloaded = load_encoder(tmp_path / "saved")
-        assert torch.equal(reloaded(ids, ids != 0), encoder(ids, ids != 0))
-    save_encoder(reloaded, tmp_path / "twice")
-    for name in ("config.json", "model.safetensors"):
-        assert (tmp_path / "twice" / name).read_bytes() == (tmp_path / "saved" / name).read_bytes()
-
-
-def test_the_shared_layer_of_an_albert_is_counted_and_stored_once(tmp_path):
-    content = shape("albert", num_hidden_layers=12, num_hidden_groups=1)
-    counts = [parameter_counts(config_from_dict(content), layer)["stored"] for layer in (0, 1, 5, 12)]
-    assert counts[1] == counts[2] == counts[3] > counts[0]
-    model = random_model(5, **content)
-    model.encoder.requires_grad_(True)
-    model(pack_one(model)).sum().backward()
-    torch.optim.SGD(model.parameters(), lr=0.1).step()
-    model.save_pretrained(tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    assert sum(weight.numel() for weight in weights.values()) == counts[2]
-    assert sum(name.endswith("ffn.weight") for name in weights) == 1
-
-
-def pack_one(model: SentenceEncoder):
-    from tmft.packing import pack
-
-    return pack(model.tokenize(SENTENCES))
-
-
 def test_layers_of_an_albert_are_frozen_if_no_other_layer_has_their_weights():
     model = random_model(**shape("albert", num_hidden_layers=4, num_hidden_groups=2))
     for num_frozen in (1, 3):
@@ -276,12 +214,3 @@ def test_layers_of_an_albert_are_frozen_if_no_other_layer_has_their_weights():
     FreezeLayers(model, 2)
     trained = [weight.requires_grad for group in model.encoder.groups for weight in group.parameters()]
     assert trained == [False] * (len(trained) // 2) + [True] * (len(trained) // 2)
-
-
-@pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "num_attention_heads"])
-def test_a_distilbert_with_two_values_for_a_size_is_refused(key):
-    """transformers takes that under BERT's name; which one fits the weights, nobody can know."""
-    content = shape("distilbert")
-    name = DISTILBERT_KEYS[key]
-    with pytest.raises(InputError, match=rf"{name} is {content[name]} and {key} is 1 \(config.json\)"):
-        config_from_dict(content | {key: 1})

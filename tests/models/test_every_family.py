@@ -1,8 +1,9 @@
 """Every family of the registry against transformers: hidden states, saved folders and training steps.
 
-The checkpoints are random ones of the odd shapes in random_configs.py, written by transformers: with and
-without a head, so that names have and have not a prefix, and in one file or in several. TMFT_CASES=100 in the
-environment draws 100 shapes for each family instead of a few.
+The checkpoints are random ones of the odd shapes in random_configs.py, written by transformers: without a
+head or with any that the family has, so that names have and have not a prefix; in one file, in several, or in
+a pytorch_model.bin of 16 bits with the names that norms had in old files. TMFT_CASES=100 in the environment
+draws 100 shapes for each family instead of a few.
 """
 
 import os
@@ -24,11 +25,13 @@ from conftest import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_configs import LONGEST, RANDOM_CONFIGS
+from safetensors.torch import load_file
 from torch import nn
 
 from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import Examples
+from tmft.errors import InputError
 from tmft.loss import CosineMSE
 from tmft.models.families import FAMILIES, parameter_counts
 from tmft.packing import pack
@@ -55,6 +58,7 @@ DROPOUTS = (
 # tests is of another kind.
 OWN_TOKENIZER = {"qwen2"}
 LENGTHS = (3, 17, LONGEST, 5, 1, 12, 29)
+HEADS = ("PreTraining", "MaskedLM", "CausalLM", "Seq2SeqLM", "SequenceClassification", "TokenClassification")
 
 
 def random_reference(model_type: str, rng: random.Random, folder: Path, std: float = 0.3) -> nn.Module:
@@ -71,25 +75,43 @@ def random_reference(model_type: str, rng: random.Random, folder: Path, std: flo
             setattr(config, key, 0.0)
     torch.manual_seed(rng.randrange(10**6))
     bare = getattr(transformers, FAMILIES[model_type].transformers_class)
-    model = rng.choice((lambda: bare(config), lambda: with_head(config) or bare(config)))()
+    model = rng.choice((lambda: bare(config), lambda: with_head(config, rng)))()
     for name, weight in model.named_parameters():
         nn.init.normal_(weight, mean=0.5 if weight.ndim == 1 and "norm" in name.lower() else 0.0, std=std)
+        weight.data = weight.data.half().float()  # numbers of 16 bits, so that an old file may have them
     model.eval().save_pretrained(folder, max_shard_size=rng.choice(("5GB", "20KB")))
     if not isinstance(model, bare):
-        model = bare.from_pretrained(folder, dtype=torch.float32)
+        model, info = bare.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+        assert all(name.startswith("pooler") for name in info["missing_keys"])
+    if rng.random() < 0.3:
+        store_as_old_file(folder)
     return model.eval()
 
 
-def with_head(config) -> nn.Module | None:
-    """A model with a head of transformers for this configuration, if there is one."""
+def with_head(config, rng: random.Random) -> nn.Module:
+    """A model of transformers for this configuration with one of the heads that there are."""
     import transformers
 
-    for name in ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModelForSequenceClassification"):
+    for head in rng.sample(HEADS, len(HEADS)):
         try:
-            return getattr(transformers, name).from_config(config)
+            return getattr(transformers, f"AutoModelFor{head}").from_config(config)
         except ValueError:  # there is none of this kind
             continue
-    return None
+    raise AssertionError(f"no head for {config.model_type}")
+
+
+def store_as_old_file(folder: Path) -> None:
+    """Store the weights in a pytorch_model.bin of 16 bits, norms under the names that they had once."""
+    weights = {}
+    for path in folder.glob("*.safetensors"):
+        weights |= load_file(path)
+        path.unlink()
+    (folder / "model.safetensors.index.json").unlink(missing_ok=True)
+    old_names = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    for name in [*weights]:
+        module, norm, kind = name.rpartition("LayerNorm.")
+        weights[module + old_names.get(norm + kind, norm + kind)] = weights.pop(name).half()
+    torch.save(weights, folder / "pytorch_model.bin")
 
 
 def reference_states(model: nn.Module, sentences: list[list[int]]) -> list[list[torch.Tensor]]:
@@ -197,8 +219,13 @@ def test_a_truncated_folder_is_the_same_model_in_transformers_and_sentence_trans
         full = load_encoder(folder)
         for layer in sorted({family.min_layers, 2, len(full.layers)} & set(range(len(full.layers) + 1))):
             encoder, saved = load_encoder(folder, layer), tmp_path / f"{seed}-{layer}"
-            if layer > 1 and rng.random() < 0.5:  # layers out of turn; the first one is never removed
-                encoder.keep_layers([0, *sorted(rng.sample(range(1, layer), rng.randrange(layer)))])
+            if layer > 1 and rng.random() < 0.5:  # layers out of turn
+                kept = sorted(rng.sample(range(layer), rng.randrange(1, layer)))
+                if encoder.config.first_layer_needed and 0 not in kept:
+                    with pytest.raises(InputError, match="keep_layers must include layer 0: .*, add 0"):
+                        encoder.keep_layers(kept)
+                    kept = [0, *kept]
+                encoder.keep_layers(kept)
             model = SentenceEncoder(encoder, tokenizer, max_length=LONGEST).eval()
             model.save_pretrained(saved)
             ours = model.encode(SENTENCES)

@@ -132,12 +132,6 @@ def test_a_written_config_is_read_as_the_same_config(name):
     assert config_from_dict(json.loads(written)) == config
 
 
-def test_hidden_size_is_a_multiple_of_the_heads_unless_the_family_has_a_head_size():
-    assert config_from_dict({"model_type": "t5", "vocab_size": 9, **T5, "num_heads": 5}).hidden_size == 24
-    with pytest.raises(InputError, match="not a multiple of num_attention_heads 5"):
-        config_from_dict(tiny_config(model_type="deberta-v2", num_attention_heads=5))
-
-
 # Where transformers has another default: it says -1 or None and computes the value later, or has 32 key-value
 # heads in a Qwen whatever the number of heads.
 OTHER_DEFAULTS = {"layer_types", "pos_att_type", "max_relative_positions", "num_key_value_heads"}

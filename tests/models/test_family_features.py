@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import assert_same_embeddings, fit_with_options, open_in_transformers, tiny_model, training_task
+from conftest import assert_same_embeddings, fit_with_options, open_in_transformers, training_task
 from random_configs import RANDOM_CONFIGS
 from tokenizer_forms import FORMS
 
-import evaluate
 import train
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import Examples
@@ -25,14 +24,13 @@ from tmft.errors import InputError
 from tmft.export.export import FORMATS, export
 from tmft.loss import CosineMSE
 from tmft.losses.multiple_negatives import MultipleNegativesRanking
-from tmft.models.families import FAMILIES, config_from_dict, random_encoder
+from tmft.models.families import config_from_dict, random_encoder
 from tmft.packing import pack
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.students.vocabulary_pruning import prune_vocabulary
 from tmft.tasks import TASKS
 from tmft.tokenizer import Tokenizer
-from tmft.training.freezing import FreezeLayers
 from tmft.training.gradient_cache import GradientCache
 from tmft.training_task import Batch, PackedEmbedder
 
@@ -52,9 +50,6 @@ FORM_OF_FAMILY = {
 }
 NAMES = list(FORM_OF_FAMILY)
 # Commands take a second or two each: these families stand for those that run the same code.
-COMMAND_NAMES = [
-    name for name in NAMES if name not in ("bert", "deberta-v2", "t5", "camembert", "xlm-roberta")
-]
 SHARED_LAYERS = ("albert",)  # all layers are the same weights
 BYTE_PAIRS = ("roberta", "modernbert")  # tokenizers whose vocabulary cannot be pruned
 TEXTS = [
@@ -138,12 +133,6 @@ def first_state(model: SentenceEncoder) -> torch.Tensor:
         return model.eval().encoder.hidden_states(*pack(model.tokenize(TEXTS)).inputs)[1]
 
 
-@pytest.mark.parametrize("model_type", SHARED_LAYERS)
-def test_a_part_of_a_repeated_layer_cannot_be_frozen(model_type, make):
-    with pytest.raises(InputError, match="freeze_layers 1: later layers have the same weights"):
-        FreezeLayers(make(model_type), 1)
-
-
 # ------------------------------------------------------------------------------- tokens
 
 
@@ -206,51 +195,6 @@ def text(tmp_path) -> Path:
     lines = [f"{a} {b}" for a in TEXTS for b in TEXTS]
     (tmp_path / "text.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return tmp_path / "text.txt"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model_type", [name for name in COMMAND_NAMES if FAMILIES[name].mlm_class])
-def test_masked_language_modeling_continues_and_transformers_opens_it(model_type, make, text, tmp_path):
-    make(model_type).save_pretrained(tmp_path / "model")
-    words = ["--ckpt", tmp_path / "model", "--task", "mlm", "--text", text, "--steps", 3, "--batch-size", 4]
-    words += ["--output-dir", tmp_path / "runs", "--run-name", "r", "--max-length", 24, "--precision", "fp32"]
-    train.main([str(word) for word in words])
-    folder = tmp_path / "runs/r-seed0"
-    assert json.loads((folder / "result.json").read_text())["settings"]["task"] == "mlm"
-    model = open_in_transformers(FAMILIES[model_type].mlm_class, folder)
-    ours = SentenceEncoder.from_pretrained(folder)
-    ids = torch.tensor(ours.tokenize(TEXTS[:1]))
-    with torch.no_grad():
-        states = model.base_model(input_ids=ids).last_hidden_state
-        torch.testing.assert_close(ours.encoder(ids, torch.ones_like(ids)), states, rtol=0, atol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model_type", COMMAND_NAMES)
-def test_it_learns_from_a_teacher_of_another_family(model_type, make, text, tiny_data, tmp_path):
-    make(model_type).save_pretrained(tmp_path / "model")
-    tiny_model().save_pretrained(tmp_path / "teacher")
-    words = ["--ckpt", tmp_path / "model", "--teacher", tmp_path / "teacher", "--text", text, "--epochs", 3]
-    words += ["--data", tiny_data, "--output-dir", tmp_path / "runs", "--run-name", "r", "--layer", 2]
-    words += ["--batch-size", 8, "--projection", 24, "--lr", 1e-3, "--precision", "fp32"]
-    train.main([str(word) for word in words])
-    folder = tmp_path / "runs/r-layer2-seed0"
-    losses = [epoch["loss"] for epoch in json.loads((folder / "result.json").read_text())["epochs"]]
-    assert losses[2] < losses[0]
-    student = SentenceEncoder.from_pretrained(folder)
-    assert (len(student.encoder.layers), student.dimensions) == (2, 24)
-    assert np.isfinite(student.encode(TEXTS)).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model_type", COMMAND_NAMES)
-def test_a_static_model_of_its_tokens(model_type, make, text, tmp_path):
-    make(model_type).save_pretrained(tmp_path / "model")
-    (tmp_path / "lines.txt").write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
-    words = [tmp_path / "model", "--static-from", text, "--save", tmp_path / "static", "--task", "sample"]
-    evaluate.main([str(word) for word in words])
-    static = SentenceEncoder.from_pretrained(tmp_path / "static")
-    assert static.encoder.config.model_type == "static" and np.isfinite(static.encode(TEXTS)).all()
 
 
 @pytest.mark.slow

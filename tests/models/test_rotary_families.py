@@ -6,29 +6,25 @@ test_every_family.py compares the hidden states of random shapes of all of them 
 import json
 import math
 import random
-import warnings
 
 import pytest
 import torch
 from conftest import (
-    SENTENCES,
     VOCABULARY,
     open_in_transformers,
     store_weights,
     stored_weights,
     tiny_config,
-    tiny_model,
     vocabulary_folder,
 )
 from random_configs import RANDOM_CONFIGS
 
 from tmft.checkpoints.load import load_encoder, load_encoder_with_report
 from tmft.checkpoints.model_folder import ModelFolder
-from tmft.checkpoints.save import compatibility_note, save_encoder
+from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
-from tmft.export.quantization import VNNI, set_encode_precision
-from tmft.models.families import config_from_dict, config_to_dict, parameter_counts, random_encoder
+from tmft.models.families import config_from_dict, config_to_dict, random_encoder
 from tmft.models.rotary_transformer import FULL, SLIDING
 from tmft.packing import pack
 from tmft.pretraining.token_heads import MaskedLM, read_mlm_head
@@ -129,14 +125,6 @@ def tiny_decoder(model_type: str, **changes) -> SentenceEncoder:
 # ------------------------------------------------------------------------------- weights and precision
 
 
-def test_words_are_looked_up_in_a_plain_table_and_scaled_after_it():
-    encoder = random_encoder(config_from_dict(content("gemma3_text")))
-    assert type(encoder.embeddings.word) is torch.nn.Embedding
-    ids = torch.tensor([[4, 9]])
-    raw = next(encoder.iter_pre_norm_states(ids, torch.ones_like(ids)))
-    torch.testing.assert_close(raw, encoder.embeddings.word.weight[ids] * 32**0.5)
-
-
 @pytest.mark.parametrize("model_type", TYPES)
 def test_random_weights_begin_as_in_transformers(model_type):
     """Norms scale by 1, which is a weight of 0 in Gemma; biases are 0; matrices have one deviation."""
@@ -168,51 +156,11 @@ def test_initial_weights_are_cut_off_and_smaller_before_the_residual_sum():
     assert (wide.std() / narrow.std()).item() == pytest.approx(2.0, rel=0.05)  # sqrt(2 * 2 layers)
 
 
-@pytest.mark.parametrize("model_type", TYPES)
-def test_bf16_in_training_and_in_encoding_is_near_float32(model_type):
-    model, rows = tiny_decoder(model_type), pack([IDS, IDS[:3], IDS[:8]])
-    exact = model.encoder(*rows.inputs)
-    with torch.autocast("cpu", torch.bfloat16), warnings.catch_warnings():
-        warnings.simplefilter("error")
-        mixed = model.encoder(*rows.inputs)
-    assert mixed.dtype == torch.float32
-    mixed.square().mean().backward()
-    assert all(weight.grad.isfinite().all() for weight in model.encoder.parameters())
-    half = model.encoder.bfloat16()(*rows.inputs)
-    assert half.dtype == torch.bfloat16
-    for other in (mixed, half):
-        there = rows.sentence_ids > 0
-        assert torch.cosine_similarity(other[there].float(), exact[there]).min() > 0.99
-
-
-@pytest.mark.skipif(
-    not any(torch.cpu.get_capabilities().get(name, False) for name in VNNI), reason="this CPU has no VNNI"
-)
-@pytest.mark.parametrize("model_type", ["modernbert", "nomic_bert", "gte", "qwen3"])
-def test_embeddings_in_8_bits_are_near_those_in_float32(model_type):
-    model = tiny_decoder(model_type) if model_type in TYPES else tiny_model(model_type=model_type)
-    exact = model.encode(SENTENCES)
-    set_encode_precision(model, "int8")
-    assert not any(isinstance(module, torch.nn.Linear) for module in model.encoder.layers.modules())
-    cosines = torch.cosine_similarity(torch.from_numpy(exact), torch.from_numpy(model.encode(SENTENCES)))
-    assert 0.98 < cosines.min() < 1 - 1e-9
-
-
 def test_fp16_is_refused_for_gemma_with_the_reason():
     model = tiny_decoder("gemma3_text")
     with pytest.raises(InputError, match="precision fp16: values in a Gemma exceed 65504"):
         model.encoder.half()(*pack([IDS, IDS[:3], IDS[:8]]).inputs)
     tiny_decoder("qwen3").encoder.half()(*pack([IDS, IDS[:3], IDS[:8]]).inputs)
-
-
-def test_rotations_are_in_float32_also_under_autocast(tmp_path):
-    encoder = random_encoder(config_from_dict(MODERNBERT)).eval()
-    ids = torch.tensor([IDS]).repeat(1, 3)
-    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
-        hidden = encoder(ids, torch.ones_like(ids))
-    with torch.inference_mode():
-        exact = encoder(ids, torch.ones_like(ids))
-    assert torch.cosine_similarity(hidden.float(), exact, dim=-1).min() > 0.99
 
 
 # ------------------------------------------------------------------------------- config.json
@@ -456,20 +404,6 @@ def test_files_with_split_matrices_say_how_to_save_them_again(family, tmp_path):
         load_encoder(tmp_path)
 
 
-def test_the_first_layer_cannot_be_removed_because_it_has_no_norm():
-    with pytest.raises(InputError, match="must include layer 0: it is the only one without a norm before"):
-        tiny_model(**MODERNBERT).encoder.keep_layers([1, 2])
-
-
-def test_transformers_cannot_open_0_layers_and_tmft_can(tmp_path):
-    encoder = random_encoder(config_from_dict(MODERNBERT), 0)
-    assert compatibility_note(encoder) == "transformers cannot run a modernbert of 0 layers; tmft can."
-    save_encoder(encoder, tmp_path)
-    ids = torch.tensor([IDS])
-    again = load_encoder(tmp_path)
-    assert torch.equal(again(ids, torch.ones_like(ids)), encoder.eval()(ids, torch.ones_like(ids)))
-
-
 def test_a_head_that_config_json_does_not_describe_is_one_line(tmp_path):
     model = MaskedLM(random_encoder(config_from_dict(MODERNBERT)))
     model.save(tmp_path)
@@ -483,25 +417,3 @@ def test_a_head_that_config_json_does_not_describe_is_one_line(tmp_path):
     store_weights(tmp_path, weights)
     with pytest.raises(InputError, match="missing tensor decoder.bias .*: the head is incomplete"):
         read_mlm_head(ModelFolder.open(tmp_path), config)
-
-
-def test_parameters_of_published_sizes():
-    """Qwen3-Embedding-0.6B and EmbeddingGemma, whose cards say 0.6 B and 308 M."""
-    qwen = content("qwen3", vocab_size=151669, hidden_size=1024, num_hidden_layers=28, head_dim=128)
-    qwen |= {"num_attention_heads": 16, "num_key_value_heads": 8, "intermediate_size": 3072}
-    assert parameter_counts(config_from_dict(qwen))["stored"] == 595_776_512
-    gemma = content("gemma3_text", vocab_size=262144, hidden_size=768, num_hidden_layers=24, head_dim=256)
-    gemma |= {"num_attention_heads": 3, "num_key_value_heads": 1, "intermediate_size": 1152}
-    counts = parameter_counts(config_from_dict(gemma))
-    assert counts["stored"] == 302_863_104
-    assert counts["stored"] - parameter_counts(config_from_dict(gemma), 0)["stored"] == 101_535_744
-
-
-def test_parameters_are_counted_without_weights():
-    """By hand: D = 24, F = 40; a NomicBERT has no biases but those of its norms."""
-    words, norm = (len(VOCABULARY) + 1) * 24, 48
-    matrices = 24 * 72 + 24 * 24 + 3 * 24 * 40
-    configs = {name: config_from_dict(content) for name, content in CONFIGS.items()}
-    counts = {name: parameter_counts(config, 2)["stored"] for name, config in configs.items()}
-    assert counts["nomic_bert"] == words + norm + 2 * (matrices + 2 * norm)
-    assert counts["gte"] == counts["new"] == counts["nomic_bert"] + 2 * (72 + 24 + 24)

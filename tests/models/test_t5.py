@@ -1,30 +1,22 @@
 """T5's encoder: each hidden state is that of a T5 of so many layers, as transformers has it."""
 
-import json
 import math
 
 import pytest
 import torch
 from conftest import (
-    ROOT,
     VOCABULARY,
-    padded,
-    store_weights,
     stored_weights,
     vocabulary_folder,
 )
 
-from tmft.checkpoints.load import load_encoder, load_encoder_with_report
-from tmft.checkpoints.save import save_encoder
+from tmft.checkpoints.load import load_encoder_with_report
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
-from tmft.models.families import config_from_dict, parameter_counts, random_encoder
-from tmft.models.t5 import OTHER_KEYS, relative_bias_matrix, relative_position_bucket
+from tmft.models.families import config_from_dict, random_encoder
 from tmft.optimizers import MixedPrecision
 from tmft.packing import pack
-from tmft.pooling import mean_pooling
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.speed.occurring_words import OccurringWords
 
 V10 = {  # as google-t5/t5-base says it, but small, and three heads of 12
     "model_type": "t5",
@@ -76,35 +68,6 @@ def folder(tmp_path):
     """A whole T5 of version 1.0, with its decoder."""
     build("ForConditionalGeneration").save_pretrained(tmp_path / "t5")
     return tmp_path / "t5"
-
-
-# ------------------------------------------------------------------------------- buckets
-
-
-@pytest.mark.parametrize(("buckets", "longest"), [(32, 128), (9, 20), (4, 2), (64, 300), (32, 9)])
-def test_buckets_equal_transformers(buckets, longest):
-    from transformers.models.t5.modeling_t5 import T5Attention
-
-    distance = torch.arange(-700, 701)
-    theirs = T5Attention._relative_position_bucket(distance, True, buckets, longest)
-    assert relative_position_bucket(distance, buckets, longest).equal(theirs)
-
-
-@pytest.mark.parametrize("T", [1, 2, 30])
-def test_relative_positions_give_each_pair_the_entry_of_its_distance(T):
-    numbers = torch.nn.Embedding(32, 3)
-    bias = relative_bias_matrix(numbers, T, 128)
-    assert bias.shape == (3, T, T)
-    for i in range(T):
-        for j in range(T):
-            assert bias[:, i, j].equal(numbers.weight[relative_position_bucket(torch.tensor(j - i), 32, 128)])
-
-
-def test_only_the_first_layer_has_relative_biases_but_in_umt5_each():
-    shared = random_encoder(config_from_dict(V10))
-    assert [layer.attention.relative_bias is None for layer in shared.layers] == [False, True, True]
-    each = random_encoder(config_from_dict(V10 | {"model_type": "umt5"}))
-    assert [layer.attention.relative_bias is None for layer in each.layers] == [False, False, False]
 
 
 # ------------------------------------------------------------------------------- training
@@ -198,21 +161,6 @@ def test_fp16_is_refused_with_the_reason():
         encoder.half().hidden_states(*rows.inputs)
 
 
-def test_training_only_the_words_that_occur_gives_the_same():
-    """Of each word the gradient, of the others none."""
-    sentences = random_sentences([5, 9, 30])
-    encoder = random_encoder(config_from_dict(V10)).eval()
-    rows = pack(sentences)
-    mean_pooling(encoder(*rows.inputs), rows).pow(3).sum().backward()
-    whole = encoder.embeddings.word.weight.grad
-    words = OccurringWords(encoder.embeddings, sentences)
-    with words:
-        mean_pooling(encoder(*rows.inputs), rows).pow(3).sum().backward()
-        part = encoder.embeddings.word.weight.grad
-    torch.testing.assert_close(part[:-1], whole[words.ids])
-    assert whole.abs().sum() == pytest.approx(part.abs().sum().item(), rel=1e-4)
-
-
 def sentence_model(**changes) -> SentenceEncoder:
     """A T5 that reads the words of the tests."""
     torch.manual_seed(0)
@@ -220,33 +168,7 @@ def sentence_model(**changes) -> SentenceEncoder:
     return SentenceEncoder(encoder, load_tokenizer(vocabulary_folder()), max_length=128).eval()
 
 
-@pytest.mark.parametrize("key, other", OTHER_KEYS.items())
-def test_two_names_of_a_size_with_different_values_are_refused(key, other):
-    """transformers takes the other name, whichever comes first in the file."""
-    content = {"model_type": "t5", "vocab_size": 30, "d_ff": 9} | dict.fromkeys(OTHER_KEYS, 2)
-    assert config_from_dict(content | {other: content[key]}) == config_from_dict(content)
-    with pytest.raises(InputError, match=rf"{key} is \d and {other} is 7 \(config.json\): they are two"):
-        config_from_dict(content | {other: 7})
-
-
 # ------------------------------------------------------------------------------- checkpoints
-
-
-HEADS = ["ForConditionalGeneration", "ForSequenceClassification", "ForTokenClassification"]
-HEADS += ["ForQuestionAnswering", "Model"]
-
-
-@pytest.mark.parametrize("kind", HEADS)
-def test_the_encoder_is_loaded_from_each_class_of_transformers(kind, tmp_path):
-    model = build(kind)
-    model.save_pretrained(tmp_path)
-    encoder, report = load_encoder_with_report(tmp_path)
-    assert sum(report.ignored_heads.values()) > 0
-    theirs = getattr(model, "transformer", model)
-    ids, mask = padded(random_sentences([5, 9]))
-    with torch.inference_mode():
-        expected = theirs.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
-        torch.testing.assert_close(encoder(ids, mask)[mask > 0], expected[mask > 0])
 
 
 @pytest.fixture
@@ -271,84 +193,6 @@ def test_an_old_file_gives_the_encoder_and_reports_ignored_tensors(folder, old_f
     assert str(report).startswith("loaded the embeddings and 2 of 3 layers: 19 tensors, ")
 
 
-def test_the_old_config_means_what_its_defaults_were(folder):
-    """Without feed_forward_proj, relative_attention_max_distance and pad_token_id."""
-    config = config_from_dict(V10)
-    assert (config.feed_forward_proj, config.hidden_act) == ("relu", "relu")
-    assert (config.relative_attention_max_distance, config.pad_token_id, config.eos_token_id) == (128, 0, 1)
-    assert config_from_dict(V10 | {"model_type": "mt5"}).feed_forward_proj == "gated-gelu"
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight",  # of the first layer alone
-        "encoder.block.0.layer.0.SelfAttention.q.bias",
-        "encoder.block.0.layer.1.DenseReluDense.wi_0.weight",  # of the gated kind
-        "encoder.block.3.layer.1.layer_norm.weight",
-    ],
-)
-def test_a_tensor_that_no_such_t5_has_is_refused_by_name(name, folder):
-    store_weights(folder, stored_weights(folder) | {name: torch.zeros(2)})
-    with pytest.raises(InputError, match=f"unknown tensor {name} "):
-        load_encoder(folder)
-
-
-def test_config_has_what_other_readers_require(folder, tmp_path):
-    save_encoder(load_encoder(folder, layer=1), tmp_path / "kept")
-    assert json.loads((tmp_path / "kept/config.json").read_text()) == {
-        "model_type": "t5",
-        "architectures": ["T5EncoderModel"],
-        "vocab_size": 40,
-        "d_model": 36,
-        "d_kv": 12,
-        "d_ff": 48,
-        "num_layers": 1,
-        "num_heads": 3,
-        "feed_forward_proj": "relu",
-        "relative_attention_num_buckets": 32,
-        "relative_attention_max_distance": 128,
-        "layer_norm_epsilon": 1e-6,
-        "dropout_rate": 0.1,
-        "initializer_factor": 1.0,
-        "pad_token_id": 0,
-        "eos_token_id": 1,
-        "num_decoder_layers": 3,  # of the original: a run that starts from this one compares the two
-        "decoder_start_token_id": 0,
-        "is_encoder_decoder": False,
-        "dtype": "float32",
-    }
-
-
-# ------------------------------------------------------------------------------- parameters
-
-
-def of_size(D, A, F, H, L, gated=False) -> dict:
-    sizes = {"vocab_size": 32128, "d_model": D, "d_kv": A, "d_ff": F, "num_heads": H, "num_layers": L}
-    return V10 | sizes | {"feed_forward_proj": "gated-gelu" if gated else "relu"}
-
-
-@pytest.mark.parametrize(
-    ("sizes", "stored", "of_a_layer"),
-    [
-        ((512, 64, 2048, 8, 6), 35_330_816, 3_146_752),  # t5-small
-        ((768, 64, 3072, 12, 12), 109_628_544, 7_079_424),  # t5-base
-        ((1024, 64, 4096, 16, 24), 334_939_648, 12_584_960),  # t5-large
-        ((1024, 128, 16384, 32, 24), 1_240_909_824, 50_333_696),  # t5-3b
-        ((1024, 128, 65536, 128, 24), 4_864_791_552, 201_328_640),  # t5-11b
-        ((512, 64, 1024, 6, 8, True), 35_332_800, 2_360_320),  # version 1.1: small
-        ((768, 64, 2048, 12, 12, True), 109_628_544, 7_079_424),  # base
-        ((1024, 64, 2816, 16, 24, True), 341_231_104, 12_847_104),  # large
-        ((2048, 64, 5120, 32, 24, True), 1_223_527_424, 48_238_592),  # xl
-    ],
-)
-def test_parameter_counts_of_the_published_sizes(sizes, stored, of_a_layer):
-    config = config_from_dict(of_size(*sizes))
-    D = config.hidden_size
-    assert parameter_counts(config) == {"paper": stored - D, "stored": stored}  # without the final norm
-    assert parameter_counts(config, 3)["stored"] - parameter_counts(config, 2)["stored"] == of_a_layer
-
-
 # ------------------------------------------------------------------------------- length
 
 
@@ -358,10 +202,3 @@ def test_a_text_may_have_any_length_and_the_default_limit_is_512_tokens():
     assert said == [512, 4000]
     model.tokenizer.max_length = 256
     assert SentenceEncoder(model.encoder, model.tokenizer).max_length == 256
-
-
-def test_the_first_layer_of_a_t5_cannot_be_removed():
-    model = SentenceEncoder.from_pretrained(ROOT / "data/twins/t5")
-    with pytest.raises(InputError, match="keep_layers must include layer 0: .* add 0") as error:
-        model.encoder.keep_layers([1])
-    assert error.value.parameters == ("keep_layers",)

@@ -5,24 +5,19 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import SENTENCES, VOCABULARY, padded, stored_weights, tiny_config, training_task
+from conftest import SENTENCES, VOCABULARY, padded, stored_weights, tiny_config
 from test_t5 import V10, VARIANTS, build, random_sentences, sentence_model
 
 from tmft.checkpoints.load import load_encoder_with_report
 from tmft.checkpoints.save import save_encoder
-from tmft.data import Examples
 from tmft.errors import InputError
-from tmft.loop import Recipe, fit
-from tmft.loss import CosineMSE
 from tmft.models.families import config_from_dict, random_encoder
 from tmft.models.t5_decoder import decoder_start_mask, decoder_start_positions, sentence_index_in_row
 from tmft.optimizers import MixedPrecision
 from tmft.packing import PackedBatch, pack
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.speed.occurring_words import OccurringWords
-from tmft.tasks import TASKS
 
-TRAIN = Examples((SENTENCES, [*SENTENCES[2:], *SENTENCES[:2]]), [4.5, 2.0, 3.0, 0.5, 1.5])
 DEEP = {"num_decoder_layers": 2}
 MODELS = {name: changes | DEEP for name, changes in VARIANTS.items()}
 MODELS["as many decoder layers, by default"] = {}
@@ -125,20 +120,6 @@ def model_content(**changes) -> dict:
     return V10 | {"vocab_size": len(VOCABULARY)} | changes
 
 
-@pytest.mark.parametrize("pooling", ["decoder", "mean+decoder"])
-def test_it_is_trained_like_any_other(pooling):
-    model = model_with_decoder(feed_forward_proj="gated-gelu", dropout_rate=0.0)
-    model.pooling = pooling
-    before = {name: weight.clone() for name, weight in model.named_parameters()}
-    recipe = Recipe(epochs=4, batch_size=2, lr=1e-4, precision="fp32")
-    losses = [
-        epoch.loss
-        for epoch in fit(model, training_task(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), recipe, seed=0)
-    ]
-    assert losses[-1] < losses[0]
-    assert not any(weight.equal(before[name]) for name, weight in model.named_parameters())
-
-
 @pytest.mark.parametrize("start", [0, 7])
 def test_training_only_the_words_that_occur_gives_the_same(start):
     """The start token is one of them, though it is in no sentence."""
@@ -213,18 +194,6 @@ def test_a_saved_model_gives_the_same_embeddings_here_and_in_transformers(folder
     np.testing.assert_allclose(model.encode(SENTENCES), expected.numpy(), atol=1e-5, rtol=0)
 
 
-@pytest.mark.slow
-def test_sentence_transformers_takes_the_mean_and_the_card_says_so(folder, tmp_path):
-    from sentence_transformers import SentenceTransformer
-
-    SentenceEncoder.from_pretrained(folder, pooling="decoder").save_pretrained(tmp_path / "kept")
-    theirs = SentenceTransformer(str(tmp_path / "kept"), device="cpu").encode(SENTENCES)
-    mean = SentenceEncoder.from_pretrained(tmp_path / "kept", pooling="mean").encode(SENTENCES)
-    np.testing.assert_allclose(theirs, mean, atol=1e-5, rtol=0)
-    card = (tmp_path / "kept/README.md").read_text()
-    assert "sentence-transformers has no pooling 'decoder' and takes the mean." in card
-
-
 def test_the_decoder_is_not_loaded_for_another_pooling(folder):
     model = SentenceEncoder.from_pretrained(folder, pooling="mean")
     assert not any("decoder" in name for name, _ in model.named_parameters())
@@ -237,11 +206,6 @@ def test_every_layer_is_read_by_the_decoder(folder):
     for layer, expected in enumerate(every):
         found = SentenceEncoder.from_pretrained(folder, layer, "decoder").encode(SENTENCES)
         np.testing.assert_allclose(found, expected.numpy(), atol=1e-5, rtol=0)
-
-
-def test_random_weights_have_a_decoder_too(folder):
-    model = SentenceEncoder.from_pretrained(folder, pooling="decoder", init="random")
-    assert model.encode(SENTENCES).std(0).max() > 0
 
 
 # ------------------------------------------------------------------------------- errors

@@ -277,12 +277,6 @@ def test_a_bert_continues_with_next_tokens_and_is_fine_tuned_by_layer(tmp_path, 
     assert SentenceEncoder.from_pretrained(run, layer=1).encode(["a cat"]).shape == (1, 24)
 
 
-def test_a_bert_learns_next_tokens_from_scratch(tmp_path, text):
-    folder = bert_folder(tmp_path / "bert", "bert")
-    run = pretrain(tmp_path, text, "--from-scratch", folder, "--steps", 1, task="clm")
-    assert json.loads((run / "config.json").read_text())["is_decoder"] is True
-
-
 @pytest.mark.parametrize("task", ["mlm", "rtd"])
 def test_masked_tokens_need_both_sides(task, tmp_path, text):
     folder = bert_folder(tmp_path / "bert", "bert")

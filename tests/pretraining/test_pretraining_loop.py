@@ -318,11 +318,3 @@ def test_a_mistake_is_a_one_line_error_before_anything_is_written(
         train.main(["--task", "mlm", "--output-dir", str(runs), *(word.format(**places) for word in words)])
     assert re.match(message, error.value.as_cli_message()) and "\n" not in str(error.value)
     assert not runs.exists()
-
-
-@pytest.mark.parametrize("content", [b"", b"\0\1\2\n", b"\xff\xfe\n"])
-def test_a_file_that_is_not_text_is_refused(content, tmp_path, tiny_folder):
-    (tmp_path / "bad.txt").write_bytes(content)
-    with pytest.raises(InputError, match="bad.txt"):
-        pretrain(tmp_path, tmp_path / "bad.txt", "--ckpt", tiny_folder)
-    assert not (tmp_path / "runs").exists()

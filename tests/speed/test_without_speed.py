@@ -115,6 +115,7 @@ SHAPES = {
 def losses_and_embeddings(folder) -> tuple[list[float], np.ndarray]:
     """Fine-tune a checkpoint: the loss of each epoch and a threshold; embeddings of some sentences."""
     model = SentenceEncoder.from_pretrained(folder)
+    model.set_token_weights("idf", SENTENCES)
     recipe = Recipe(epochs=2, batch_size=2, lr=1e-3, weight_decay=0.1, precision="fp32")
     losses = [
         epoch.loss
