@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import re
 import sys
 
@@ -9,6 +10,10 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT, command
+
+from tmft.data import read_examples
+from tmft.metrics import spearman
+from tmft.tasks import TASKS
 
 LECTURE = ROOT / "docs/lecture"
 NOTEBOOK = json.loads((LECTURE / "lecture.ipynb").read_text("utf-8"))
@@ -143,3 +148,10 @@ def test_the_notebook_runs_from_top_to_bottom_and_draws(monkeypatch):
     assert "True\n" in text  # the truncated model is the earlier hidden state
     assert "1 mean_pooling: padding counts" in text
     assert sum("image/png" in output.get("data", {}) for output in outputs) == 6
+
+
+def test_counting_common_words_has_the_score_that_readme_and_the_lecture_say():
+    test = read_examples(TASKS["sample"], "test")
+    first, second = ([set(re.findall(r"\w+", text.lower())) for text in column] for column in test.texts)
+    shared = [len(a & b) / math.sqrt(len(a) * len(b)) for a, b in zip(first, second, strict=True)]
+    assert 100 * spearman(np.array(shared), np.array(test.labels)) == pytest.approx(50.87, abs=0.01)

@@ -20,8 +20,6 @@ import train
 from tmft.cli import report_command as report
 from tmft.data import read_examples
 from tmft.errors import InputError
-from tmft.metrics import spearman
-from tmft.reports.baselines import baseline_scores
 from tmft.reports.report import read_cka_files
 from tmft.reports.run_commands import format_layers, repeat_command, sweep_command
 from tmft.runs.predictions import PREDICTIONS_FILE
@@ -151,7 +149,6 @@ def test_the_page_says_what_was_found_in_words(page):
     assert "one: dev chooses 2 of 3 layers, with Spearman 69.00 ± 1.41 on test (2 seeds)" in text
     assert "the whole model has 54.00 ± 1.41" in text
     assert text.count("may be chance") == 1
-    assert "words in common, without any model: 50.87" in text  # as README.md says: 51
     assert "x86_64, 1 thread, fp32; x86_64, 2 threads, fp32" in text and "Score against speed" in text
     assert "python train.py --ckpt data/twins/mlm --layer 0-3 --num-seeds 2 --task sample --lr 0.0003" in text
 
@@ -224,22 +221,6 @@ def test_a_single_run_and_undefined_scores_have_a_page(tmp_path):
 
 
 # --------------------------------------------------------------------------------------- parts of the page
-
-
-def test_the_baselines_are_those_of_the_test_sentences_or_none(runs):
-    [sweep, *_] = group_into_sweeps(read_results(runs))
-    scores = baseline_scores(sweep)
-    assert list(scores) == ["words in common", "random word vectors"]
-    pairs = [[set(re.findall(r"\w+", text.lower())) for text in column] for column in SAMPLE.texts]
-    shared = [len(a & b) / math.sqrt(len(a) * len(b)) for a, b in zip(*pairs, strict=True)]
-    assert scores["words in common"] == pytest.approx(spearman(np.array(shared), np.array(SAMPLE.labels)))
-    run = sweep.layers[0][0]
-    run["digests"]["data"]["test"] = "of other sentences"
-    assert baseline_scores(sweep) == {}
-    run["digests"]["data"]["test"] = SAMPLE.digest
-    for files in ("/dev/zero", "/etc/passwd", "none/{split}.tsv", "sample/*.tsv"):
-        run["settings"]["task"]["files"] = files
-        assert baseline_scores(sweep) == {}
 
 
 @pytest.mark.parametrize(

@@ -46,13 +46,11 @@ HELD_OUT_NOTE = "on held-out text, which was not trained on"
 # ------------------------------------------------------------------------------------- figures of sweeps
 
 
-def draw_score_by_layer(
-    sweeps: list[Sweep], path: Paths, split: str = "test", baselines: dict[str, float] | None = None
-) -> None:
+def draw_score_by_layer(sweeps: list[Sweep], path: Paths, split: str = "test") -> None:
     """Draw the score x 100 by layer, with a line per sweep: mean over seeds, sample std (n - 1) shaded.
 
     sweeps: all on one task. A star marks the layer that is best on dev; dotted lines are the published scores
-    of the authors, and {method without a model: score} in baselines. Undefined scores are left out.
+    of the authors. Undefined scores are left out.
     """
     drawn = sweeps_with_scores(sweeps)
     lines: list[Line] = []
@@ -75,10 +73,6 @@ def draw_score_by_layer(
             style = {"color": color, "marker": "", "linewidth": 0.9, "linestyle": ":"}
             published.append(Line(label, range(len(theirs)), theirs, style=style))
     lines += published
-    references = {name: 100 * score for name, score in (baselines or {}).items() if is_defined(score)}
-    for number, (name, score) in enumerate(references.items()):
-        style = {"color": GRAY, "marker": "", "linewidth": 1, "linestyle": (0, (4, 2 + 3 * number))}
-        lines.append(Line(f"{name}, without any model: {score:.2f}", (), [score], style=style))
 
     def finish(axes: Any) -> None:
         for layer, mean, color in stars:

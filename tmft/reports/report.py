@@ -13,7 +13,6 @@ from tmft.errors import InputError, sanitize
 from tmft.io.files import is_file, read_json, reading
 from tmft.io.formatting import MAX_NAME_LENGTH, format_duration, mean_and_std
 from tmft.reports import plots
-from tmft.reports.baselines import baseline_scores
 from tmft.reports.comparisons import LayerComparison, compare_layers_with_whole, compare_sweeps
 from tmft.reports.page import Page, escape_html_text
 from tmft.reports.paper_tables import csv_table, file_stem
@@ -41,12 +40,6 @@ ABOUT = [
     "Scores are × 100. After ± stands the sample standard deviation over the seeds (n − 1); a single seed "
     "has none.",
 ]
-ABOUT_BASELINES = (
-    "“Words in common” is the number of different words that both sentences have, divided by the geometric "
-    "mean of their numbers in each; “random word vectors” is the cosine of mean vectors of 300 random "
-    "numbers per word. Neither has learnt anything: a model that is not above them has found nothing but "
-    "common words."
-)
 ABOUT_SAMPLE = (
     "sample is a task for first runs: English sentence pairs that were written for tmft, with similarity "
     "scores from 0 to 5. It is small and easy, so scores on it are no results; for those, use a benchmark "
@@ -71,11 +64,8 @@ def make_report(runs: Path, out: Path, program: str = "tmft") -> Page:
     for folder, original in copies.items():
         page.add_note(f"{folder} is a copy of the run {original}: it is not counted.")
     used: set[str] = set()
-    has_baselines = False
     for task, group in group_by_task(sweeps).items():
-        baselines = baseline_scores(group[0])
-        has_baselines |= bool(baselines)
-        add_task(page, task, group, file_stem(task, used), baselines, copies)
+        add_task(page, task, group, file_stem(task, used), copies)
     add_gradients(page, [result for _, result in results])
     if pretrained:
         add_pretraining(page, pretrained)
@@ -88,7 +78,7 @@ def make_report(runs: Path, out: Path, program: str = "tmft") -> Page:
             page.add_facts(describe_sweep(sweep))
             page.add_command(sweep_command(sweep), sweep.name)
     page.add_section("How to read this page")
-    page.add_bullets([*ABOUT, *[ABOUT_BASELINES] * has_baselines])
+    page.add_bullets(ABOUT)
     page.write("report", raw_results(sweeps))
     if sweeps:
         page.add_file("runs.csv", csv_table(tidy_scores(sweeps)))
@@ -126,14 +116,7 @@ def format_count(number: int, noun: str) -> str:
 # ------------------------------------------------------------------------------------------------- one task
 
 
-def add_task(
-    page: Page,
-    task: str,
-    sweeps: list[Sweep],
-    stem: str,
-    baselines: dict[str, float],
-    copies: dict[Path, Path],
-) -> None:
+def add_task(page: Page, task: str, sweeps: list[Sweep], stem: str, copies: dict[Path, Path]) -> None:
     """Add the section of a task to the page. stem: begins the names of its files."""
     page.add_section(task)
     if sweeps[0].data == "sample":
@@ -150,7 +133,7 @@ def add_task(
         )
     by_layer = {
         f"{stem}-layers-dev": partial(plots.draw_score_by_layer, sweeps, split="dev"),
-        f"{stem}-layers": partial(plots.draw_score_by_layer, sweeps, baselines=baselines),
+        f"{stem}-layers": partial(plots.draw_score_by_layer, sweeps),
     }
     page.add_figure(f"{task}: score by layer", by_layer)
     for sweep in sweeps:
