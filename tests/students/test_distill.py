@@ -15,9 +15,9 @@ from tmft.errors import InputError
 from tmft.io.text import read_lines
 from tmft.loop import Recipe
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.students.distill import distill, narrow_student, space_layers_evenly
+from tmft.students.distill import distill, space_layers_evenly
 from tmft.students.distillation_data import deduplicate
-from tmft.training_free.postprocessing import principal_components
+from tmft.students.narrow_models import narrow_student
 
 TWIN = ROOT / "data/twins/mlm"
 
@@ -98,17 +98,6 @@ def test_a_narrow_student_begins_near_its_teacher_and_learns(teacher, lines, tmp
     student.save_pretrained(tmp_path / "student")
     opened = SentenceEncoder.from_pretrained(tmp_path / "student")
     assert_same_embeddings(opened.encode(lines[:20]), student.encode(lines[:20]))
-
-
-def test_the_embedding_of_a_token_is_that_of_the_teacher_up_to_what_the_components_leave_out(teacher, lines):
-    """With as many components as dimensions nothing is left out: the linear part is the teacher's own."""
-    generator = torch.Generator().manual_seed(0)
-    vectors = torch.randn(50, 8, generator=generator)
-    weights = torch.rand(50, generator=generator)
-    basis, mean, coordinates = principal_components(vectors, weights, 8)
-    torch.testing.assert_close(mean + coordinates @ basis.T, vectors.double())
-    variance = (coordinates.square() * weights[:, None]).sum(0)
-    assert (variance[:-1] >= variance[1:]).all(), "the first component explains most"
 
 
 @pytest.mark.parametrize(

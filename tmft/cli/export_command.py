@@ -44,7 +44,7 @@ from tmft.io.formatting import percent
 from tmft.io.text import read_lines
 from tmft.runs.run_result import FineTunedRun, card_data_from_result
 from tmft.runs.sweeps import layer_curve
-from tmft.students.embedding_factorization import factorize_embeddings
+from tmft.students.narrow_models import factorize_embeddings
 from tmft.students.vocabulary_pruning import prune_vocabulary
 
 CALIBRATION_LINES = 300  # as many as nncf takes by default

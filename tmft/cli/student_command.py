@@ -15,10 +15,10 @@ import torch
 
 from tmft.cli.parser import CommandLineParser
 from tmft.errors import SEED_RANGE, check_range
-from tmft.io.atomic import check_output_folder, temporary_sibling
+from tmft.io.atomic import check_output_folder, replacing_files
 from tmft.pretraining.corpus import read_nonempty_lines
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.students.distill import HEAD_SIZE, narrow_student
+from tmft.students.narrow_models import HEAD_SIZE, narrow_student
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -31,10 +31,8 @@ def main(argv: list[str] | None = None) -> None:
         teacher, lines, args.num_layers, args.hidden_size, args.vocab_size, args.max_length
     )
     student.source = args.teacher
-    args.folder.parent.mkdir(parents=True, exist_ok=True)
-    with temporary_sibling(args.folder.parent) as place:
-        student.save_pretrained(Path(place, args.folder.name))
-        Path(place, args.folder.name).rename(args.folder)  # the whole folder at once, or nothing
+    with replacing_files(args.folder) as new:
+        student.save_pretrained(new)
     tokens = len(student.tokenizer.vocabulary)
     parameters = sum(parameter.numel() for parameter in student.parameters())
     shape = f"{args.num_layers} layers of {args.hidden_size}"

@@ -1,4 +1,4 @@
-"""Distill a sentence encoder into a smaller one, in Python: `distill` and `narrow_student`.
+"""Distill a sentence encoder into a smaller one, in Python.
 
     from tmft import SentenceEncoder
     from tmft.students.distill import distill
@@ -11,9 +11,6 @@
 The student has some of the teacher's layers or, with a `hidden_size`, layers of its own that are narrower.
 The commands are `python train.py --teacher`, which also resumes an interrupted run, and `python -m tmft
 student` for narrow ones; docs/students.md has what each kind of student reaches.
-
-Letters in this file: V tokens of the student's vocabulary, D dimensions of the teacher's embeddings, H the
-student's hidden size.
 """
 
 import re
@@ -24,36 +21,24 @@ from random import Random
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from tmft.checkpoints.compact import NUMBER_RANGES
 from tmft.checkpoints.sentence_folder import check_can_be_saved
 from tmft.data import Examples
 from tmft.datasets.task_lookup import get_task, read_all_splits
-from tmft.embedding.modules import Dense, Normalize
 from tmft.errors import SEED_RANGE, InputError, check_choice, check_range
 from tmft.loop import Recipe, fit
-from tmft.models.families import config_from_dict, random_encoder
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.students.distillation_data import MAX_DEV_LINES, deduplicate
 from tmft.students.distillation_loss import EmbeddingDistillation
+from tmft.students.narrow_models import narrow_student
 from tmft.students.quantized_weights import QuantizedWeights
-from tmft.students.vocabulary_pruning import (
-    prune_tokenizer,
-    prune_vocabulary,
-    token_counts,
-    tokens_to_keep,
-)
+from tmft.students.vocabulary_pruning import prune_vocabulary
 from tmft.tasks import TASKS
 from tmft.tokenizer import check_sentences
-from tmft.training_free.postprocessing import principal_components
 from tmft.training_task import TrainingTask
 
-HEAD_SIZE = 32  # dimensions of an attention head of a narrow student, as in all-MiniLM-L6-v2
 DEFAULT_RECIPE = Recipe(**TASKS["distillation"].recipe)
-# The components of the teacher's token embeddings are scaled to this standard deviation. Layer normalization
-# follows, so that it matters only relative to the position embeddings (0.02).
-TOKEN_STD = 0.1
 MIN_LINES = 4  # two to train on and two to choose the epoch by
 NUM_RANDOM_LINES = 20_000  # lines of random words, if there is no text
 RANDOM_LINE_WORDS = 3, 13  # lowest number of words in one of them, and the first number above the highest
@@ -106,8 +91,9 @@ def distill(
     Random(seed).shuffle(lines)
     torch.manual_seed(seed)
     if hidden_size is None:
+        kept_layers = space_layers_evenly(layers, len(teacher.encoder.layers))
         student = deepcopy(teacher).float()
-        student.encoder.keep_layers(space_layers_evenly(layers, len(teacher.encoder.layers)))
+        student.encoder.keep_layers(kept_layers)
         check_can_be_saved(student)
         if vocab_size is not None:
             student = prune_vocabulary(student, lines, vocab_size)
@@ -158,74 +144,3 @@ def space_layers_evenly(count: int, num_layers: int) -> list[int]:
     """
     check_range("layers", count, 1, num_layers)
     return [num_layers - 1] if count == 1 else np.linspace(0, num_layers - 1, count).astype(int).tolist()
-
-
-def narrow_student(
-    teacher: SentenceEncoder,
-    lines: Sequence[str],
-    layers: int = 4,
-    hidden_size: int = 128,
-    vocab_size: int | None = None,
-    max_length: int = 128,
-) -> SentenceEncoder:
-    """Return an untrained BERT that is narrower than a teacher and begins with what its tokens mean to it.
-
-    teacher: its tokenizer is used, and the embedding that it gives to each token alone. lines: sentences; how
-    often each token occurs in them decides which tokens are kept and how much each counts.
-    layers, hidden_size: the shape; hidden_size is a multiple of HEAD_SIZE and at most D. The layers are
-        random, drawn from torch's global generator.
-    vocab_size: keep only so many tokens, the most frequent ones; None keeps all. max_length: longer sentences
-        are truncated to this number of tokens.
-
-    The word embeddings are the teacher's embeddings of single tokens, projected onto their H principal
-    components, and the Dense after the pooling projects back to D dimensions. So the student begins as a good
-    static model: its random layers change their input little. The mean, which all embeddings share, is the
-    bias of the Dense. Tokens are weighted by the square root of their frequency.
-    Source: the embeddings of single tokens are the idea of Model2Vec (van Dongen and Tulkens 2024).
-
-    Raises InputError for a hidden_size or vocab_size out of range, and for a vocab_size with a tokenizer from
-    which no tokens can be removed.
-    """
-    check_range("hidden_size", hidden_size, HEAD_SIZE, teacher.dimensions)
-    if hidden_size % HEAD_SIZE:
-        raise InputError(f"hidden_size {hidden_size}: choose a multiple of {HEAD_SIZE}", "hidden_size")
-    counts = token_counts(teacher, lines)  # (number of the teacher's tokens,)
-    tokenizer, kept = teacher.tokenizer, list(range(len(teacher.tokenizer.vocabulary)))
-    if vocab_size is not None:
-        kept = tokens_to_keep(teacher, counts, vocab_size)
-        tokenizer = prune_tokenizer(tokenizer, kept)
-    basis, mean, components = principal_components(
-        embed_single_tokens(teacher, kept), counts[kept].sqrt(), hidden_size
-    )
-    config = config_from_dict(
-        {
-            "model_type": "bert",
-            "vocab_size": len(kept),
-            "hidden_size": hidden_size,
-            "num_hidden_layers": layers,
-            "num_attention_heads": hidden_size // HEAD_SIZE,
-            "intermediate_size": 4 * hidden_size,
-            "max_position_embeddings": max_length,
-            "pad_token_id": tokenizer.pad_id,
-            "hidden_dropout_prob": 0.0,  # plain text is plentiful, and no line is seen often
-            "attention_probs_dropout_prob": 0.0,
-        }
-    )
-    encoder, dense = random_encoder(config), Dense(hidden_size, teacher.dimensions)
-    with torch.no_grad():
-        encoder.embeddings.word.weight.copy_(components * (TOKEN_STD / components.std()))
-        dense.weight.copy_(basis)
-        dense.bias.copy_(mean * len(mean) ** 0.5)
-    return SentenceEncoder(encoder, tokenizer, "mean", max_length, [dense, Normalize()]).eval()
-
-
-def embed_single_tokens(teacher: SentenceEncoder, ids: Sequence[int]) -> Tensor:
-    """Return the embeddings that a teacher gives to single tokens between its special tokens, (V, D).
-
-    ids: V token ids. Progress is shown on stderr: a large teacher takes minutes.
-    """
-    tokenizer = teacher.tokenizer
-    special = tokenizer.encode_batch([""], add_special_tokens=tokenizer.add_special_tokens)[0]
-    before, _ = tokenizer.num_special_tokens
-    prefix, suffix = special[:before], special[before:]
-    return teacher.embed_token_ids([[*prefix, id, *suffix] for id in ids], show_progress_bar=True)

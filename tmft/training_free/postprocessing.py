@@ -262,22 +262,6 @@ def principal_axes(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return variances.flip(0), axes.T.flip(0), mean
 
 
-def principal_components(vectors: Tensor, weights: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the first principal components of weighted vectors, in float64.
-
-    vectors: (V, D). weights: (V,), how much each vector counts. count: H.
-    Returns the basis, (D, H), with orthonormal columns; the weighted mean, (D,); and the coordinates of the
-    vectors in this basis, (V, H), so that vectors is about mean + coordinates @ basis.T.
-    """
-    vectors, weights = vectors.double(), (weights / weights.sum()).double()
-    mean = weights @ vectors
-    centered = vectors - mean
-    covariance = (centered * weights[:, None]).T @ centered  # (D, D)
-    _, eigenvectors = torch.linalg.eigh(covariance)  # by ascending eigenvalue
-    basis = eigenvectors[:, -count:].flip(1)
-    return basis, mean, centered @ basis
-
-
 def make_affine_dense(weight: Tensor, bias: Tensor) -> Dense:
     """Return a Dense, in float32, for the map weight @ x + bias. weight: (K, D); bias: (K,)."""
     with torch.device("meta"):  # draws no random weights, which would change the state of the generator

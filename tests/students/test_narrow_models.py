@@ -1,4 +1,4 @@
-"""Embeddings of tokens that are narrower than the layers."""
+"""Embeddings of tokens that are narrower than the layers, and the components that they begin with."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from transformers import AutoModel
 import tmft.cli.export_command as export_command
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.students.embedding_factorization import factorize_embeddings
+from tmft.students.narrow_models import factorize_embeddings, principal_components
 
 TINY = ROOT / "data/tiny"
 
@@ -116,3 +116,13 @@ def test_the_command_prunes_and_factorizes(tmp_path, capsys):
     assert "vocabulary of 16384 tokens pruned to 2000" in capsys.readouterr().out
     opened = SentenceEncoder.from_pretrained(tmp_path / "x")
     assert opened.encoder.embeddings.word.weight.shape == (2000, 64)
+
+
+def test_all_components_together_are_the_vectors_and_the_first_explains_most():
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(50, 8, generator=generator)
+    weights = torch.rand(50, generator=generator)
+    basis, mean, coordinates = principal_components(vectors, weights, 8)
+    torch.testing.assert_close(mean + coordinates @ basis.T, vectors.double())
+    variance = (coordinates.square() * weights[:, None]).sum(0)
+    assert (variance[:-1] >= variance[1:]).all()
