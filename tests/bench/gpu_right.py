@@ -38,8 +38,7 @@ from tmft.optimizers import OPTIMIZERS, MixedPrecision, parameter_groups
 from tmft.packing import pack
 from tmft.pooling import POOLINGS
 from tmft.pretraining.masking import Masking
-from tmft.pretraining.pretraining_loop import PretrainingRecipe
-from tmft.pretraining.pretraining_loop import fit as pretrain
+from tmft.pretraining.pretraining_loop import PretrainingRecipe, pretrain
 from tmft.pretraining.token_heads import MaskedLM, ReplacedTokenDetection
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.runs.train_run import assemble_training
