@@ -21,7 +21,8 @@ from pathlib import Path
 import tmft.cli  # noqa: F401  first: from now on Ctrl-C is one line
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.cka import linear_cka  # noqa: F401  for those who call cka.linear_cka(x, y)
-from tmft.cli.options import add_device_option, add_dtype_option, add_max_length_option
+from tmft.cli.field_options import add_field_option
+from tmft.cli.options import add_device_option, add_dtype_option
 from tmft.cli.parser import CommandLineParser, default_command, program_name, run_command
 from tmft.data import PACKAGE_DATA, SPLITS
 from tmft.datasets.task_lookup import get_task, read_sentences, read_split
@@ -33,6 +34,7 @@ from tmft.io.formatting import text_bar, text_table, to_json
 from tmft.io.paths import DATA_FOLDER
 from tmft.reports import plots
 from tmft.reports.drawing import check_figure
+from tmft.runs.run_config import FineTuningConfig
 from tmft.sentence_encoder import SentenceEncoder
 
 # What `python cka.py` alone compares: a small discriminator with the model of masked words from which its
@@ -141,7 +143,7 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
                        "it with, for instance a BERT of the same size")
     group.add_argument("--also", nargs=2, action="append", default=[], metavar=("A2", "B2"),
                        help="compare another pair of models, too")
-    add_max_length_option(group)
+    add_field_option(group, FineTuningConfig, "max_length", metavar="TOKENS")
     group.add_argument("--pooling", default="mean", help="pooling of all models, whatever was saved with "
                        "them")
     add_dtype_option(group)
@@ -154,16 +156,16 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
     group = p.add_argument_group("sentences")
     group.add_argument("--data", type=Path, metavar="FILE", help="TSV file, or text with a sentence per "
                        "line; default: the STS benchmark")
-    stsb = p.add_argument_group("sentences of the STS benchmark, without --data")
-    stsb.add_argument("--split", choices=SPLITS, default="test", help="split whose sentences are used")
-    stsb.add_argument("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")
+    group = p.add_argument_group("sentences of the STS benchmark, without --data")
+    group.add_argument("--split", choices=SPLITS, default="test", help="split whose sentences are used")
+    group.add_argument("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")
     group = p.add_argument_group("output")
     group.add_argument("--json", type=Path, metavar="FILE", help="write all values, not rounded, as JSON")
     group.add_argument("--plot", type=Path, metavar="FILE", help="draw the curves, or the heat map of "
                        "--all-pairs: .png .pdf .svg")
     args = p.parse_args(argv)
     if args.data:
-        p.reject_unused(args, [stsb], "--data")
+        p.reject_unused(args, {"split", "data_root"}, "--data")
     return args
 # fmt: on
 

@@ -39,8 +39,9 @@ from functools import partial
 from pathlib import Path
 
 from tmft.cli.config_file import expand_config
-from tmft.cli.parser import CommandLineParser, default_command, fields_from_args, run_command
-from tmft.cli.train_options import OBJECTIVE_CONFIGS, Groups, add_train_options, check_train_options
+from tmft.cli.field_options import fields_from_args
+from tmft.cli.parser import CommandLineParser, default_command, run_command
+from tmft.cli.train_options import add_train_options, check_train_options, objective_args
 from tmft.datasets.task_lookup import get_task, read_all_splits, with_available_eval_data
 from tmft.device import choose_device
 from tmft.io.distributed import Processes, init_distributed
@@ -67,7 +68,7 @@ FIRST_RUN = ["--ckpt", SMALL_ELECTRA, "--layer", "all", "--task", "sample", "--l
 
 
 def main(argv: list[str] | None = None) -> None:
-    argv, digests = expand_config(train_parser()[0], sys.argv[1:] if argv is None else argv)
+    argv, digests = expand_config(train_parser(), sys.argv[1:] if argv is None else argv)
     args = parse_args(argv)
     if not (args.ckpt or args.from_scratch or args.task in PRETRAINING_TASKS):
         return main(default_command("train.py", FIRST_RUN, argv))
@@ -87,8 +88,7 @@ def fine_tune_all(args: Namespace, seeds: list[int], processes: Processes, diges
     """
     report_to = args.report_to or []
     check_trackers(report_to)
-    objective_args = {k: v for config in OBJECTIVE_CONFIGS for k, v in fields_from_args(args, config).items()}
-    task_overrides = args.score_range, args.objective, args.selection_metric, objective_args
+    task_overrides = args.score_range, args.objective, args.selection_metric, objective_args(args)
     task = get_task(args.task, args.data, args.data_root, *task_overrides)
     if args.selection_metric is None:
         with processes.main_process_first():  # the first process downloads what is absent
@@ -128,16 +128,16 @@ def pretrain_all(args: Namespace, seeds: list[int], processes: Processes) -> Non
     do_pretraining_runs(configs, args.run_name, args.output_dir, processes, vars(args))
 
 
-def train_parser() -> tuple[CommandLineParser, tuple[Groups, Groups]]:
-    """Return the parser, and the groups of options for fine-tuning only and for pre-training only."""
+def train_parser() -> CommandLineParser:
     p = CommandLineParser(__doc__)
-    return p, add_train_options(p)
+    add_train_options(p)
+    return p
 
 
 def parse_args(argv: list[str]) -> Namespace:
-    p, groups = train_parser()
+    p = train_parser()
     args = p.parse_args(argv)
-    check_train_options(p, args, *groups)
+    check_train_options(p, args)
     return args
 
 

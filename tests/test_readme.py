@@ -23,8 +23,8 @@ from tmft.cli import report_command as report
 from tmft.cli import search_command as search
 from tmft.cli import serve_command as serve
 from tmft.cli import student_command as student
-from tmft.cli.parser import fields_from_args
-from tmft.cli.train_options import OBJECTIVE_CONFIGS
+from tmft.cli.field_options import fields_from_args
+from tmft.cli.train_options import objective_args
 from tmft.data import Examples, read_examples
 from tmft.datasets.task_lookup import expand_groups, get_task
 from tmft.embedding.layer_mix import parse_layer_mix
@@ -130,8 +130,8 @@ def test_what_train_commands_ask_for_exists(page, words, add):
         fields = fields_from_args(args, PretrainingConfig)
         PretrainingConfig(**fields | {"ckpt": (args.ckpt or [None])[0], "recipe": recipe})
         return
-    changes = {k: v for config in OBJECTIVE_CONFIGS for k, v in fields_from_args(args, config).items()}
-    task = get_task(args.task, None, None, args.score_range, args.objective, args.selection_metric, changes)
+    overrides = args.score_range, args.objective, args.selection_metric, objective_args(args)
+    task = get_task(args.task, None, None, *overrides)
     FineTuningRecipe(**task.recipe | fields_from_args(args, FineTuningRecipe))
     parse_pooling(args.pooling or "mean")
     check_token_weights(args.token_weights)

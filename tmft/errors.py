@@ -5,7 +5,9 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable
+from dataclasses import field, fields
 from numbers import Real
+from typing import Any
 
 
 class InputError(Exception):
@@ -99,6 +101,19 @@ def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
     if value not in choices:
         suggestion = did_you_mean(value, choices)
         raise InputError(f"{name} {value!r}: choose one of {', '.join(choices)}{suggestion}", name)
+
+
+def choice(default: Any, choices: Iterable[str]) -> Any:
+    """Return a field of a dataclass whose value is one of the choices, or the default, which may be None."""
+    return field(default=default, metadata={"choices": choices})
+
+
+def check_choices(config: Any) -> None:
+    """Raise InputError unless each field of a dataclass that `choice` has made is one of its choices."""
+    for one in fields(config):
+        value = getattr(config, one.name)
+        if "choices" in one.metadata and value != one.default:
+            check_choice(one.name, value, one.metadata["choices"])
 
 
 def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:

@@ -32,7 +32,8 @@ from tmft.callbacks import (
     ProgressBar,
     StopIfDiverged,
 )
-from tmft.errors import MAX_COUNT, check_choice, check_range
+from tmft.device import PRECISIONS
+from tmft.errors import MAX_COUNT, check_choices, check_range, choice
 from tmft.optimizers import (
     OPTIMIZERS,
     MixedPrecision,
@@ -48,23 +49,30 @@ from tmft.training_task import Embedder, EpochSteps, PackedEmbedder, TrainingTas
 class Recipe:
     """The hyperparameters of the paper; only the precision differs, which was float32 there.
 
-    epochs: number of passes over the training examples. max_grad_norm: the gradients of a step are clipped to
-    this L2 norm. optimizer: an entry of OPTIMIZERS.
+    epochs: number of passes over the training examples.
+    batch_size: number of examples in a step.
+    lr: peak learning rate; it rises linearly in the warm-up, then falls linearly to 0.
+    weight_decay: weight decay of matrices, not of biases and LayerNorm.
+    warmup_ratio: fraction of all steps in which the learning rate rises.
+    max_grad_norm: clip the gradients of a step to this L2 norm.
+    precision: precision of training, by autocast: the weights stay in float32. auto is bf16 where the device
+        supports it, else fp32.
+    optimizer: how a step changes the weights.
     Raises InputError if a value is out of range.
     Source: Rep et al. 2024, appendix, and their released training script.
     """
 
     epochs: int = 10
-    batch_size: int = 32  # examples in a step
-    lr: float = 2e-5  # peak learning rate, after the warm-up
-    weight_decay: float = 0.01  # of weight matrices; biases and LayerNorm are not decayed
-    warmup_ratio: float = 0.1  # share of all steps in which the learning rate rises
+    batch_size: int = 32
+    lr: float = 2e-5
+    weight_decay: float = 0.01
+    warmup_ratio: float = 0.1
     max_grad_norm: float = 1.0
-    precision: str = "auto"  # fp32, bf16, fp16, or auto: bf16 if the device supports it, else fp32
-    optimizer: str = "adamw"
+    precision: str = choice("auto", ["auto", *PRECISIONS])
+    optimizer: str = choice("adamw", OPTIMIZERS)
 
     def __post_init__(self) -> None:
-        check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        check_choices(self)
         for name in ("epochs", "batch_size"):
             check_range(name, getattr(self, name), 1, MAX_COUNT)
         for name in ("lr", "weight_decay", "max_grad_norm"):

@@ -31,8 +31,8 @@ class Objective(nn.Module):
     prediction_type: what `predict` returns for each example: "cosine", "class" (the index of a class),
         "score" (a number in the range of the labels, or the index of one of two classes) or "embedding".
     allowed_num_texts: the numbers of texts that an example may have, such as (2,) for pairs.
-    config_class: the dataclass of the objective's hyperparameters, which is created with the task's
-        objective_args; None if it has none.
+    config_class: the dataclass of the objective's hyperparameters, each an option of train.py; `config` is
+        made of it with the task's objective_args. None if it has none.
     min_batch_size: the smallest batch for which the loss is meaningful.
     needs_whole_batch: whether the loss compares the examples of a batch with each other. If it does, several
         processes share every batch of a run; otherwise each process trains runs of its own.
@@ -43,13 +43,16 @@ class Objective(nn.Module):
     prediction_type: str = "cosine"
     allowed_num_texts: tuple[int, ...] = (2,)
     config_class: Any = None
+    config: Any
     min_batch_size: int = 1
     needs_whole_batch: bool = False
     needs_labels: bool = True
     needs_teacher: bool = False
 
-    def __init__(self, dimensions: int, task: Task | None):
+    def __init__(self, dimensions: int = 0, task: Task | None = None):
         super().__init__()
+        if self.config_class is not None:
+            self.config = self.config_class(**(task.objective_args if task else {}))
 
     @property
     def has_head(self) -> bool:
@@ -100,9 +103,6 @@ class CosineMSE(Objective):
     """
 
     prediction_type = "cosine"
-
-    def __init__(self, dimensions: int = 0, task: Task | None = None):
-        super().__init__(dimensions, task)
 
     def forward(self, u: Tensor, v: Tensor, target: Tensor) -> Tensor:
         """Return the loss, a scalar. u, v: (P, D) float32; target: (P,), scores in [0, 1]."""

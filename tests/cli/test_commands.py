@@ -32,7 +32,7 @@ from tmft.runs.run_config import FROM_SCRATCH_DEFAULTS, GENERATOR_SIZE
 
 # What follows a command that would work, and how the message begins; after ' ... ' what it has later.
 MISTAKES = [
-    (["train", "--task", "stsc"], "no task 'stsc'; did you mean stsb? The tasks are stsb, "),
+    (["train", "--task", "stsc"], "no task 'stsc'; did you mean stsb? The tasks are "),
     (["train", "--layer", "14"], "layer 14: this checkpoint has 4 layers, choose 0 (embeddings only) to 4"),
     (["train", "--layer", "two"], "--layer two: write 9, 0-12, 3,6,9, all or auto"),
     (["train", "--layer", "3-1"], "--layer 3-1: the first number must be the smaller one"),
@@ -76,7 +76,7 @@ MISTAKES = [
     (["train", "--bach-size=4"], "unknown option --bach-size=4; did you mean --batch-size?"),
     (["evaluate", "--layer", "two"], "--layer two: write a number, word, or several as in 1+12 or word+12"),
     (["evaluate", "--layer", "5"], "layer 5: this checkpoint has 4 layers"),
-    (["evaluate", "--task", "sts-b"], "no task 'sts-b'; did you mean stsb? The tasks are stsb, "),
+    (["evaluate", "--task", "sts-b"], "no task 'sts-b'; did you mean stsb? The tasks are "),
     (["evaluate", "--task", "sickR"], "no task 'sickR'; did you mean sickr?"),
     (["evaluate", "--study"], "unknown option --study; see --help"),
     (["cka", "--plot", "x.gif"], "unknown figure format (x.gif): end the name in .png, .pdf, .svg"),
@@ -388,7 +388,7 @@ def parser_of(module, monkeypatch) -> CommandLineParser:
 MODEL = {"MODEL", "--prompt", "--static-from"}
 WITHOUT_DEFAULT = {
     train: {
-        *("--help-all", "--init-from", "--text", "--config"),
+        *("--help-all", "--init-from", "--text", "--teacher", "--config"),
         *("--from-scratch", "--vocab-size", "--steps", "--save-fp16"),
     },
     evaluate: MODEL

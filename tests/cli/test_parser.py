@@ -15,7 +15,8 @@ import pytest
 from conftest import ROOT
 
 from tmft.cli import export_command as export
-from tmft.cli.parser import CommandLineParser, default_command, fields_from_args, run_command
+from tmft.cli.field_options import fields_from_args
+from tmft.cli.parser import CommandLineParser, default_command, run_command
 from tmft.errors import InputError
 
 # ---------------------------------------------------------------------------------------------- parser
@@ -97,13 +98,12 @@ def test_a_parser_without_advanced_options_has_no_help_all(parser):
 
 def test_an_option_without_effect_is_refused_and_one_that_is_absent_is_not():
     p = CommandLineParser("x")
-    group = p.add_argument_group("one")
-    group.add_argument("--rate", type=float, default=0.5, help="a")
-    group.add_argument("--half", action="store_true", help="b")
-    p.reject_unused(p.parse_args([]), [group], "--task mlm")
+    p.add_argument("--rate", type=float, default=0.5, help="a")
+    p.add_argument("--half", action="store_true", help="b")
+    p.reject_unused(p.parse_args([]), {"rate", "half"}, "--task mlm")
     for words, option in [(["--rate", "1"], "--rate"), (["--half"], "--half")]:
         with pytest.raises(InputError, match=f"^{option} has no effect with --task mlm: remove {option}$"):
-            p.reject_unused(p.parse_args(words), [group], "--task mlm")
+            p.reject_unused(p.parse_args(words), {"rate", "half"}, "--task mlm")
 
 
 def test_two_options_that_exclude_each_other_are_refused_together():

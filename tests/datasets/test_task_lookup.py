@@ -66,7 +66,7 @@ def test_objective_metric_and_range_replace_those_of_the_entry():
 
 
 MISTAKES = [
-    (["stbs"], {}, "no task 'stbs'; did you mean stsb. The tasks are stsb, "),
+    (["stbs"], {}, "no task 'stbs'; did you mean stsb. The tasks are "),
     (["stsb"], {"data": "no/folder"}, "no folder no/folder: data names a folder of TSV files"),
     (["stsb"], {"score_range": (5, 1)}, "score_range 5 1: the first number must be the smaller one"),
     (["mrpc"], {"score_range": (0, 1)}, "score_range 0 1: task mrpc has classes, not scores: remove it"),

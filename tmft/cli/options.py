@@ -14,16 +14,17 @@ from torch import nn
 
 from tmft.checkpoints.sentence_folder import describe_compatibility
 from tmft.checkpoints.weights import DTYPES
+from tmft.cli.field_options import add_field_option
 from tmft.cli.parser import CommandLineParser
 from tmft.data import SPLITS
 from tmft.datasets.task_lookup import expand_groups, get_task, read_sentences
 from tmft.device import choose_device
 from tmft.embedding.modules import Normalize, first_dimensions
 from tmft.embedding.prompts import PROMPTS, parse_prompt
-from tmft.embedding.token_weights import TOKEN_WEIGHTS, check_token_weights
+from tmft.embedding.token_weights import check_token_weights
 from tmft.errors import InputError, check_choice
 from tmft.export.quantization import ENCODE_PRECISIONS, set_encode_precision
-from tmft.pooling import POOLINGS
+from tmft.runs.run_config import FineTuningConfig
 from tmft.runs.run_result import FineTunedRun
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import GROUPS, TASKS, Task
@@ -41,36 +42,6 @@ def add_device_option(group: _ArgumentGroup) -> None:
 def add_dtype_option(group: _ArgumentGroup) -> None:
     group.add_argument("--dtype", choices=["auto", *DTYPES], help="type of the weights in memory, in which "
                        "the layers compute; auto: the type in which they are stored; default: float32")
-
-
-def add_max_length_option(group: _ArgumentGroup, default: str = "the limit of the model") -> None:
-    """Add --max-length; `default` describes the value without it."""
-    group.add_argument("--max-length", type=int, metavar="TOKENS", help="truncate sentences to this number "
-                       f"of tokens, special tokens included; default: {default}")
-
-
-def add_init_option(group: _ArgumentGroup) -> None:
-    group.add_argument("--init", choices=["pretrained", "random"], help="random: use the architecture of the "
-                       "checkpoint with random weights; default: pretrained")
-
-
-def add_pooling_option(group: _ArgumentGroup) -> None:
-    group.add_argument("--pooling", metavar="NAME", help="how the vectors of the tokens become one: "
-                       f"{', '.join(POOLINGS)} (first output of a T5 decoder), or several, concatenated: "
-                       "max+mean; default: the pooling saved with the model, else mean "
-                       "(lasttoken for a causal language model)")
-
-
-def add_token_weights_option(
-    group: _ArgumentGroup, metavar: str, idf_corpus: str, frequent_words: str
-) -> None:
-    """Add --token-weights; idf is counted in idf_corpus, and content-words drops frequent_words."""
-    group.add_argument("--token-weights", metavar=metavar, help="how tokens are weighted in the mean: "
-                       f"{', '.join(TOKEN_WEIGHTS)}. no-special: 0 for [CLS] and [SEP]; no-prompt: 0 for the "
-                       "words of the prompt; content-words: 0 for special tokens, punctuation, subwords and "
-                       f"{frequent_words}; idf: inverse document frequency in {idf_corpus}; mask-token: 1 "
-                       "for [MASK], 0 for all others; default: the weights saved with the model, else "
-                       "uniform")
 
 
 def add_data_folder_options(
@@ -102,8 +73,8 @@ def add_model_options(p: CommandLineParser, layers: str = "", dtype: bool = True
     group.add_argument("--layer", metavar="L", help="number of layers to keep, from the bottom; word: use "
                        "only the word embeddings; 1+12 or word+12: use the mean of these hidden "
                        f"states{layers}; default: all layers")
-    add_init_option(group)
-    add_max_length_option(group)
+    add_field_option(group, FineTuningConfig, "init")
+    add_field_option(group, FineTuningConfig, "max_length")
     if dtype:
         add_dtype_option(group)
     add_device_option(group)
@@ -114,7 +85,7 @@ def add_embedding_options(p: CommandLineParser, precision: bool = True) -> None:
     p.exclude("prompt", "prompt_name")
     p.exclude("dtype", "precision")
     group = p.add_argument_group("embedding")
-    add_pooling_option(group)
+    add_field_option(group, FineTuningConfig, "pooling")
     group.add_argument("--prompt", metavar="TEXT", help="text around each sentence: "
                        f"{', '.join(PROMPTS)}, or a template with [X] for the sentence and, if need be, [M] "
                        "for the mask token; it replaces the default prompt saved with the model")
@@ -262,8 +233,8 @@ def has_similarity_scores(task: Task) -> bool:
 # fmt: off
 def add_training_free_options(p: CommandLineParser) -> None:
     group = p.add_argument_group("embeddings without training", advanced=True)
-    add_token_weights_option(group, "NAME[=FILE]", "FILE, else in the sentences that are scored",
-                             "the most frequent words of FILE, else of a list for English")
+    add_field_option(group, FineTuningConfig, "token_weights", metavar="NAME[=FILE]", default_text="{}. With "
+                     "FILE, words are counted there; else the frequent ones are those of a list for English")
     group.add_argument("--postprocess", metavar="NAME[=FILE]", help="post-processing of the embeddings: "
                        f"{', '.join(POSTPROCESSING)}, or several as in abtt+normalize; estimated from FILE, "
                        "else from the sentences that are scored")

@@ -9,9 +9,8 @@ import signal
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TextIO
@@ -136,12 +135,13 @@ class CommandLineParser(argparse.ArgumentParser):
         """
         self.exclusive.append((first, second))
 
-    def reject_unused(
-        self, args: argparse.Namespace, groups: Iterable[argparse._ArgumentGroup], context: str
-    ) -> None:
-        """Raise InputError if an option of these groups is given, which has no effect with `context`."""
-        for action in (action for group in groups for action in group._group_actions):
-            if getattr(args, action.dest) != action.default:
+    def reject_unused(self, args: argparse.Namespace, names: Container[str], context: str) -> None:
+        """Raise InputError if an option is given that has no effect with `context`.
+
+        names: those of the attributes of such options.
+        """
+        for action in self._actions:
+            if action.dest in names and getattr(args, action.dest) != action.default:
                 option = action.option_strings[0]
                 raise InputError(f"{option} has no effect with {context}: remove {option}")
 
@@ -217,15 +217,6 @@ def check_characters(argv: Iterable[str]) -> None:
             raise InputError(f"argument {short_repr(argument)} is not text in UTF-8: write it in UTF-8")
         if has_control_characters(argument.replace("\t", "").replace("\n", "")):
             raise InputError(f"argument {short_repr(argument)} has control characters: remove or rename them")
-
-
-def fields_from_args(args: argparse.Namespace, config_class: type[Any]) -> dict[str, Any]:
-    """Return {field: value} for the fields of a dataclass whose option was given, or has a default.
-
-    A field without an option, or whose option is None, is left out.
-    """
-    values = {field.name: getattr(args, field.name, None) for field in fields(config_class)}
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def run_command(main: Callable[[], None]) -> None:

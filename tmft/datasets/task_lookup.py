@@ -182,6 +182,9 @@ def validate_task(task: Task) -> None:
             "choose another one",
             "objective",
         )
+    if objective.needs_teacher and not {"teacher", "text"} <= task.objective_args.keys():
+        problem = f"objective {task.objective}: name a `teacher` and a `text` with sentences"
+        raise InputError(problem, "teacher", "text")
     known = [field.name for field in fields(objective.config_class)] if objective.config_class else []
     for name in task.objective_args:
         if name not in known:

@@ -19,11 +19,11 @@ from tmft.tasks import Task
 class HeadConfig:
     """Hyperparameters of a head.
 
-    dropout: probability of dropout on the input of the head, the embeddings, 0 <= dropout < 1.
-    dropout_after_features: apply the dropout later instead, just before the last operation of the head (the
-        dot product, the cosine, or the linear layer over the concatenated features). Only for pairs.
-    rescale_to_labels: map the output of the head to the range of the labels, by a sigmoid or, for
-        cosine_head, linearly. Only for scores of pairs.
+    dropout: dropout probability in the head.
+    dropout_after_features: apply the dropout before the last operation of the head (dot product, cosine or
+        linear layer), to what it computes from the embeddings, of pairs only; False: to the embeddings.
+    rescale_to_labels: map the output of the head (by a sigmoid, or linearly if it is a cosine) into the range
+        of the scores of pairs, in training and evaluation; False: no.
     Raises InputError if a value is out of range.
     """
 
@@ -75,7 +75,6 @@ class SingleTextClassifier(Objective):
 
     def __init__(self, dimensions: int, task: Task):
         super().__init__(dimensions, task)
-        self.config = HeadConfig(**task.objective_args)
         self.head = nn.Linear(dimensions, len(task.classes))
 
     def logits(self, u: Tensor) -> Tensor:
@@ -109,7 +108,7 @@ class PairHead(Objective):
 
     def __init__(self, dimensions: int, task: Task):
         super().__init__(dimensions, task)
-        self.config, self.two_classes = HeadConfig(**task.objective_args), bool(task.classes)
+        self.two_classes = bool(task.classes)
         self.min_score, self.score_range = task.min_score, task.max_score - task.min_score
 
     def logits(self, u: Tensor, v: Tensor) -> Tensor:

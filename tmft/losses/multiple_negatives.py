@@ -16,7 +16,6 @@ from torch import Tensor
 from tmft.errors import InputError
 from tmft.loss import Objective
 from tmft.metrics import cosines
-from tmft.tasks import Task
 
 
 def multiple_negatives_ranking(
@@ -59,28 +58,34 @@ def multiple_negatives_ranking(
     return F.cross_entropy(scores, target) + reverse_loss
 
 
-def check_temperature(temperature: float) -> None:
-    """Raise InputError unless a divisor of similarities is above 0 and at most 10."""
-    if not 0 < temperature <= 10:
-        raise InputError(f"temperature {temperature:g}: choose above 0, up to 10", "temperature")
-
-
 @dataclass(frozen=True)
-class MultipleNegativesRankingConfig:
-    """Hyperparameters of MultipleNegativesRanking.
+class TemperatureConfig:
+    """The hyperparameter of the losses on similarities.
 
-    temperature: divisor of the cosines, above 0, at most 10.
-    symmetric: add the cross-entropy of finding the anchor of each positive among all anchors.
-    mask_duplicate_anchors: do not use examples with the same anchor as negatives of each other.
-    Raises InputError if a value is out of range.
+    temperature: divide the cosines by X, above 0, up to 10, before the softmax or, in cosent and angle, their
+        differences.
+    Raises InputError if it is out of range.
     """
 
     temperature: float = 0.05
-    symmetric: bool = True
-    mask_duplicate_anchors: bool = False
 
     def __post_init__(self) -> None:
-        check_temperature(self.temperature)
+        if not 0 < self.temperature <= 10:
+            raise InputError(f"temperature {self.temperature:g}: choose above 0, up to 10", "temperature")
+
+
+@dataclass(frozen=True)
+class MultipleNegativesRankingConfig(TemperatureConfig):
+    """Hyperparameters of MultipleNegativesRanking.
+
+    symmetric: add the loss of finding the anchor of each positive; False: use only the loss of finding the
+        positive of each anchor.
+    mask_duplicate_anchors: if two examples of a batch have the same anchor, do not use the positive of one as
+        a negative of the other; False: it is used.
+    """
+
+    symmetric: bool = True
+    mask_duplicate_anchors: bool = False
 
 
 class MultipleNegativesRanking(Objective):
@@ -91,10 +96,6 @@ class MultipleNegativesRanking(Objective):
     prediction_type, allowed_num_texts, config_class = "cosine", (2, 3), MultipleNegativesRankingConfig
     needs_labels = False
     min_batch_size, needs_whole_batch = 2, True  # the other examples of the batch are the negatives
-
-    def __init__(self, dimensions: int, task: Task):
-        super().__init__(dimensions, task)
-        self.config = MultipleNegativesRankingConfig(**task.objective_args)
 
     def forward(self, u: Tensor, v: Tensor, *negatives_and_anchor_ids: Tensor) -> Tensor:
         """Return the loss, a scalar.

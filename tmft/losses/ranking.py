@@ -6,17 +6,14 @@ similar one, which is what the Spearman correlation measures.
 Shapes: P pairs in a batch, N pairs in a split, D dimensions of an embedding.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from tmft.loss import Objective
-from tmft.losses.multiple_negatives import check_temperature
+from tmft.losses.multiple_negatives import TemperatureConfig
 from tmft.metrics import cosines
-from tmft.tasks import Task
 
 
 def ranking_loss(similarity: Tensor, target: Tensor, temperature: float = 0.05) -> Tensor:
@@ -50,19 +47,6 @@ def angle_similarity(u: Tensor, v: Tensor) -> Tensor:
     return (real + imaginary).sum(-1).abs()
 
 
-@dataclass(frozen=True)
-class RankingConfig:
-    """Hyperparameters of CoSENT and AnglE.
-
-    temperature: divisor of the similarities, above 0, at most 10. Raises InputError if it is out of range.
-    """
-
-    temperature: float = 0.05
-
-    def __post_init__(self) -> None:
-        check_temperature(self.temperature)
-
-
 class CoSENT(Objective):
     """Cosine sentence loss: `ranking_loss` of the cosines of u and v.
 
@@ -73,14 +57,10 @@ class CoSENT(Objective):
     True
     """
 
-    config: RankingConfig
+    config: TemperatureConfig
 
-    prediction_type, config_class = "cosine", RankingConfig
+    prediction_type, config_class = "cosine", TemperatureConfig
     min_batch_size, needs_whole_batch = 2, True  # the pairs of a batch are compared with each other
-
-    def __init__(self, dimensions: int, task: Task | None = None):
-        super().__init__(dimensions, task)
-        self.config = RankingConfig(**(task.objective_args if task else {}))
 
     def forward(self, u: Tensor, v: Tensor, target: Tensor) -> Tensor:
         """Return the loss, a scalar. u, v: (P, D) float32; target: (P,), scores or class indices."""

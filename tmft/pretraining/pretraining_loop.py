@@ -43,10 +43,11 @@ class PretrainingRecipe(Recipe):
 
     These are 10 epochs and steps of 8 batches of 32 sentences; the learning rate is that of the authors'
     code.
-    gradient_accumulation_steps: number of batches per optimizer step. steps: number of optimizer steps; None:
-    `epochs` epochs. max_length: maximum number of tokens of a sentence, and length of a packed row.
-    save_steps: number of optimizer steps between two evaluations, after which the training checkpoint is
-    written; None: a tenth of all steps.
+    gradient_accumulation_steps: batches per optimizer step, each of `batch_size` sentences.
+    steps: number of optimizer steps, in place of `epochs`.
+    max_length: maximum number of tokens of a sentence, and length of a packed row.
+    save_steps: after every N optimizer steps, print the losses and save a checkpoint from which the same
+        command resumes; None: ten times in all.
     """
 
     gradient_accumulation_steps: int = 8

@@ -1,13 +1,12 @@
 """The configuration of a run: all settings that its result depends on. result.json has them as `settings`."""
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tmft.checkpoints.compact import NUMBER_RANGES
 from tmft.checkpoints.model_folder import ModelFolder
-from tmft.errors import SEED_RANGE, InputError, check_choice, check_range
+from tmft.errors import SEED_RANGE, InputError, check_choices, check_range, choice
 from tmft.io.files import reading
 from tmft.loop import Recipe
 from tmft.losses.nested import ALL_LAYERS
@@ -27,41 +26,40 @@ MAX_VOCAB_SIZE = 10_000_000
 class FineTuningRecipe(Recipe):
     """The hyperparameters of the paper (Recipe), and those of the features that runs/train_run.py plugs in.
 
-    mini_batch_size: number of examples that are embedded at a time (gradient caching), for batches that do
-        not fit in memory; None: the whole batch.
-    task_sampling: for several tasks, which task or tasks each step trains, an entry of TASK_SAMPLING.
-    stopping_strategy: for several tasks, when an epoch ends, an entry of STOPPING_STRATEGIES.
-    gradient_surgery: for several tasks, how their gradients are combined, an entry of GRADIENT_SURGERY.
-    freeze_layers: number of frozen layers, counted from the bottom; the embeddings are then frozen, too. -1
-        freezes the whole encoder, None nothing.
-    all_layers: train the output of every layer, and combine their losses by this entry of ALL_LAYERS; None
-        trains only the output of the last layer.
-    matryoshka_dims: train the first D dimensions of the embedding as well, for each D of these increasing
-        numbers, so that they can be used alone; None trains only the full embedding.
-    quantization: train with weights that are rounded to "int4" or "int8" (students/quantized_weights.py), for
-        an export in the compact format; None does not round them.
+    mini_batch_size: embed N examples of a batch at a time (gradient caching): the gradient is the same and
+        needs less memory; None: the whole batch.
+    task_sampling: joint: every step has a batch of each task; round-robin: the tasks take turns, with a batch
+        each; sequential: in every epoch all batches of the first task, then of the next one; proportional:
+        all batches of all tasks in random order.
+    stopping_strategy: end of an epoch with joint or round-robin. first_exhausted: when the smallest data set
+        has been used; all_exhausted: when all have been, the smaller ones repeatedly.
+    gradient_surgery: log: log the cosine similarity of the gradients of each two tasks; pcgrad: also project
+        each gradient onto the normal plane of those that it conflicts with (Yu et al. 2020).
+    freeze_layers: do not train the embeddings and the first N layers or, with -1 (as an option, without N),
+        the whole encoder; not with `all_layers`; None: nothing is frozen.
+    all_layers: train the output of every kept layer in one run, so that the model can be truncated later.
+        mean: the mean of the losses of all layers; sample: in each step the mean of the losses of the last
+        layer and of a random one; widening: the mean of the losses of all layers, of which each has as many
+        dimensions as its depth allows: layer 2 of 6 a third of them, the last one all; None: only the output
+        of the last kept layer is trained.
+    matryoshka_dims: also train the first N dimensions of the embedding, for each N of these increasing
+        numbers, such as 64 128, so that they can be used alone; not with a trained head; None: only the full
+        embedding is trained.
+    quantization: train with weights that are rounded to 4 or 8 bits, as an export in the compact format with
+        this type will store them; None: no rounding.
     """
 
     mini_batch_size: int | None = None
-    task_sampling: str = "joint"
-    stopping_strategy: str = "first_exhausted"
-    gradient_surgery: str = "none"
+    task_sampling: str = choice("joint", TASK_SAMPLING)
+    stopping_strategy: str = choice("first_exhausted", STOPPING_STRATEGIES)
+    gradient_surgery: str = choice("none", GRADIENT_SURGERY)
     freeze_layers: int | None = None
-    all_layers: str | None = None
+    all_layers: str | None = choice(None, ALL_LAYERS)
     matryoshka_dims: tuple[int, ...] | None = None
-    quantization: str | None = None
+    quantization: str | None = choice(None, NUMBER_RANGES)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choices: dict[str, Iterable[str]] = {
-            "task_sampling": TASK_SAMPLING,
-            "stopping_strategy": STOPPING_STRATEGIES,
-            "gradient_surgery": GRADIENT_SURGERY,
-        }
-        for name, entries in choices.items():
-            check_choice(name, getattr(self, name), entries)
-        if self.all_layers is not None:
-            check_choice("all_layers", self.all_layers, ALL_LAYERS)
         if self.all_layers == "widening" and self.matryoshka_dims:
             raise InputError(
                 "all_layers widening: it says itself how many dimensions a layer has: leave out "
@@ -69,8 +67,6 @@ class FineTuningRecipe(Recipe):
                 "all_layers",
                 "matryoshka_dims",
             )
-        if self.quantization is not None:
-            check_choice("quantization", self.quantization, NUMBER_RANGES)
         if self.mini_batch_size is not None:
             check_range("mini_batch_size", self.mini_batch_size, 1)
 
@@ -80,27 +76,34 @@ class FineTuningConfig:
     """Everything that the scores of a fine-tuning run depend on.
 
     ckpt: hub id or folder of the checkpoint.
-    init: "pretrained" loads the weights of the checkpoint; "random" uses only its architecture, with random
+    init: pretrained: load the weights of the checkpoint; random: use only its architecture, with random
         weights.
-    layer: number of layers to keep, from the bottom; None keeps all.
-    seed: of the random weights, the order of the examples and dropout.
-    init_from: folder of an earlier run of `ckpt` at the same layer, whose weights are loaded instead of those
-        of the checkpoint; {layer} and {seed} in its name are replaced by those of the run.
-    keep_layers: indices of the layers to keep, from 0, instead of the first `layer` ones.
-    pooling: an entry of POOLINGS, or several joined by "+"; None uses the one saved with the checkpoint, else
-        the mean.
-    token_weights: how tokens are weighted in the mean, an entry of TOKEN_WEIGHTS; None uses the weights saved
-        with the checkpoint, if any.
-    projection: number of dimensions of a linear projection after the pooling; None adds none.
-    max_length: maximum number of tokens per sentence; None uses the limit of the checkpoint.
-    loss_weights: weight of each task's loss when several tasks are trained together; None weights all by 1.
-    train_fraction: fraction of the training examples to use, in (0, 1].
-    dev_fraction: fraction of train that is dev, in (0, 1), for data without a dev file; None: there is one.
+    layer: number of layers to keep, from the bottom; None: all.
+    seed: number that determines the random weights, the order of the examples and dropout.
+    init_from: start from the weights of an earlier run, given as its folder; it must have the same `ckpt` and
+        `layer`. {layer} and {seed} in the name are replaced by those of each run:
+        runs/electra-wordsim-layer{layer}-seed0. Not with `init` random.
+    keep_layers: keep the layers with these indices, counted from 0, such as 0,2,5; not with `layer` or
+        `init_from`; None: the first layers, see `layer`.
+    pooling: how the vectors of the tokens become one: an entry of POOLINGS, or several, concatenated:
+        max+mean. decoder is the first output of a T5 decoder; None: the pooling saved with the model, else
+        mean (lasttoken for a causal language model).
+    token_weights: how tokens are weighted in the mean: an entry of TOKEN_WEIGHTS. no-special: 0 for [CLS] and
+        [SEP]; no-prompt: 0 for the words of the prompt; content-words: 0 for special tokens, punctuation,
+        subwords and frequent words; idf: inverse document frequency; mask-token: 1 for [MASK], 0 for all
+        others. Words are counted in the sentences that are trained on or scored; None: the weights saved with
+        the model, else uniform.
+    projection: add a linear map to N dimensions after the pooling, then scale to length 1; None: no map.
+    max_length: truncate sentences to N tokens, special tokens included; None: the limit of the model.
+    loss_weights: weight of the loss of each task, in the order of `task`; None: 1 for each.
+    train_fraction: train on this fraction of the examples, drawn with the seed.
+    dev_fraction: for data without dev.tsv: keep this fraction of the training examples for dev, such as 0.1;
+        they are the same with every seed; None: dev.tsv is read.
     task: the data, the loss and the metric. recipe: the hyperparameters of training.
     """
 
     ckpt: str
-    init: str = "pretrained"
+    init: str = choice("pretrained", ["pretrained", "random"])
     layer: int | None = None
     seed: int = 0
     init_from: str | None = None
@@ -117,6 +120,7 @@ class FineTuningConfig:
 
     def __post_init__(self) -> None:
         """Raise InputError if values do not go together or are out of range."""
+        check_choices(self)
         if self.init == "random" and self.init_from:
             raise InputError(
                 "init random and init_from exclude each other: use one of the two", "init", "init_from"
@@ -186,13 +190,14 @@ class PretrainingConfig:
     task: "mlm" (masked language modeling), "rtd" (replaced token detection) or "clm" (causal language
         modeling).
     ckpt: hub id or folder of a checkpoint to continue with. Exactly one of ckpt and from_scratch is given.
-    from_scratch: a config.json, its folder or a hub id; its architecture is trained from random weights.
-    seed: of the random weights, the order of the sentences, the masks and dropout.
-    text: files with one sentence per line.
-    vocab_size: number of tokens of a new vocabulary, trained on the text; only with from_scratch.
-    generator_size: width of the generator as a fraction of the discriminator's, in (0, 1]; only for rtd;
-        None: 0.25.
-    save_fp16: whether the weights are saved in float16.
+    from_scratch: train a new model with random weights: a config.json, a folder with one, or the hub id of a
+        model with this architecture; not with `ckpt`.
+    seed: number that determines the random weights, the order of the sentences, the masks and dropout.
+    text: text with one sentence per line, also .gz or .xz; needed for pre-training and distillation.
+    vocab_size: with `from_scratch`: train a WordPiece vocabulary of N tokens on `text`, even if there is a
+        tokenizer next to the config.json.
+    generator_size: width of the generator of `task` rtd, as a fraction of the discriminator's; None: 0.25.
+    save_fp16: save the weights in float16, in half the file size.
     recipe: the hyperparameters of training.
     """
 

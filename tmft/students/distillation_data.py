@@ -46,10 +46,13 @@ MIN_LETTERS = 12  # letters and digits that a sentence has at least
 class EmbeddingDistillationConfig:
     """Hyperparameters of distillation: where its data comes from, and the weight of its second loss.
 
-    teacher: hub id or folder of the model whose embeddings are the targets.
+    teacher: hub id or folder of a sentence encoder. The model learns its embeddings of the lines of `text`.
+        If they have D dimensions and those of the model have not, add `projection` D. Dev and test are STS
+        benchmark or, with `selection_metric` teacher_cosine, lines of `text` that are not trained on.
     text: names of the files with the training sentences, one per line.
-    max_lines: use only this many of the lines, drawn at random; 0 uses all.
-    similarity_weight: weight of the loss on the similarities between the texts of a batch; 0 omits it.
+    max_lines: use N lines of `text`, drawn at random; 0: all.
+    similarity_weight: weight of a second loss: the mean squared error of the cosine similarities between the
+        texts of a batch.
     """
 
     teacher: str = ""
@@ -58,9 +61,6 @@ class EmbeddingDistillationConfig:
     similarity_weight: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (self.teacher and self.text):
-            problem = "objective distillation: name a `teacher` and a `text` with sentences"
-            raise InputError(problem, "teacher", "text")
         check_range("max_lines", self.max_lines, 0)
         check_range("similarity_weight", self.similarity_weight, 0)
 

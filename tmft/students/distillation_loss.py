@@ -65,9 +65,7 @@ class EmbeddingDistillation(Objective):
     def __init__(self, dimensions: int, task: Task):
         super().__init__(dimensions, task)
         self.dimensions = dimensions
-        self.similarity_weight = task.objective_args.get(
-            "similarity_weight", EmbeddingDistillationConfig.similarity_weight
-        )
+        self.similarity_weight = self.config.similarity_weight
 
     def forward(self, u: Tensor, target: Tensor) -> Tensor:
         """Return the loss, a scalar.
