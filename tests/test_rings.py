@@ -35,7 +35,7 @@ RINGS = (
 )
 ORDER = [package for ring in RINGS for package in ring.split()]
 
-REPEATED = {"fine_tune", "format_score"}  # TODO
+REPEATED = {"format_score"}  # TODO
 # Imports that go outwards: (file, imported file) -> reason.
 OUTWARD = {
     ("sentence_encoder", "checkpoints.sentence_folder"): "the door: from_pretrained and save_pretrained",
