@@ -54,11 +54,6 @@ LINES = {
     "prompt": [("0", 0.4, 0.1), ("1+1", 0.5, 0.1)],
     "random": [("static", 0.503, 0.1)],
 }
-POINTS = {"BERT": [(0.1, 50.0), (0.2, 52.0), (0.3, 51.0)], "random": [(0.5, 40.0), (0.6, 45.0)]}
-MAPS = {
-    "similarity": (["word", "0"], ["-0.5", "0", "1"], [[0.5, 0.612, 0.3], [0.4, 0.55, math.nan]]),
-    "clustering": (["0"], ["0", "1"], [[0.2, 0.2]]),
-}
 
 
 def named(draw, *args, **keywords):
@@ -103,8 +98,6 @@ DRAWN = [
     (plots.draw_cka_by_layer, PAIRS),
     (plots.draw_cka_heat_map, PAIRS),
     (with_axes(plots.draw_score_curves), LINES),
-    (with_axes(plots.draw_scatter), POINTS),
-    (with_axes(plots.draw_heat_maps), MAPS),
 ]
 
 
@@ -322,53 +315,10 @@ def test_tick_labels_are_rotated_if_they_would_overlap(layers, rotated, tmp_path
     assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
 
 
-def test_a_scatter_plot_has_the_correlation_of_three_points_or_more(tmp_path, monkeypatch):
-    points = POINTS | {"constant": [(1.0, x) for x in (1.0, 2.0, 3.0)], "gone": [(math.nan, 1.0)]}
-    points["BERT"] = [*points["BERT"], (0.9, math.nan)]
-    axes = drawing(with_axes(plots.draw_scatter), points, tmp_path, monkeypatch)
-    labels = [line.get_label() for line in axes.get_lines()]
-    assert labels == ["BERT (r = 0.50, n = 3)", "random (n = 2)", "constant (n = 3)"]  # 0.50 by hand
-    assert list(axes.get_lines()[0].get_ydata()) == [50, 52, 51]
-    assert len({line.get_marker() for line in axes.get_lines()}) == 3
-
-
-def test_heat_maps_have_numbers_in_their_cells_and_a_frame_around_the_best(tmp_path, monkeypatch):
-    first = drawing(with_axes(plots.draw_heat_maps), MAPS, tmp_path, monkeypatch)
-    _, second = both = first.figure.axes
-    assert [axes.get_title() for axes in both] == ["similarity", "clustering"]
-    cells = {text.get_position(): text.get_text() for text in first.texts}  # (column, row)
-    assert cells == {(0, 0): "50.0", (1, 0): "61.2", (2, 0): "30.0", (0, 1): "40.0", (1, 1): "55.0"}
-    assert [axes.patches[0].get_xy() for axes in both] == [(0.5, -0.5), (-0.5, -0.5)]
-    assert [tick.get_text() for tick in first.get_xticklabels()] == ["-0.5", "0", "1"]
-    assert [tick.get_text() for tick in first.get_yticklabels()] == ["word", "0"]
-    assert first.images[0].get_clim() == pytest.approx((30, 61.2)) and first.images[0].origin == "lower"
-    assert first.get_ylabel() == "y label" and not second.get_ylabel()
-    assert first.get_xlabel() == second.get_xlabel() == "x label"
-
-
-def test_a_heat_map_with_long_names_is_wide_enough_for_its_cells(tmp_path, monkeypatch):
-    names = ["mean", "idf of the task, then z-score", "whitening"]
-    maps = {"a title that is wider than three columns": (names, names, [[0.1, 0.2, 1.0]] * 3)}
-    axes = drawing(with_axes(plots.draw_heat_maps), maps, tmp_path, monkeypatch)
-    axes.figure.draw_without_rendering()
-    cell = axes.transData.transform([1, 1]) - axes.transData.transform([0, 0])
-    assert all((text.get_window_extent().size < cell).all() for text in axes.texts)
-    title, figure = axes.title.get_window_extent(), axes.figure.bbox
-    assert title.x0 > 0 and title.x1 < figure.width
-
-
-@pytest.mark.parametrize(
-    ("draw", "undefined"),
-    [
-        (plots.draw_score_curves, {"mean": [("0", math.nan, 0.1)]}),
-        (plots.draw_scatter, {"BERT": [(0.1, math.nan)]}),
-        (plots.draw_heat_maps, {"similarity": (["0"], ["0"], [[math.nan]])}),
-    ],
-)
-def test_a_figure_of_undefined_scores_is_a_one_line_error(draw, undefined, tmp_path):
-    for what in (undefined, {}):
+def test_a_figure_of_undefined_scores_is_a_one_line_error(tmp_path):
+    for what in ({"mean": [("0", math.nan, 0.1)]}, {}):
         with pytest.raises(InputError, match="^no score is defined .*: there is nothing to draw$"):
-            draw(what, tmp_path / "x.svg", "x", "y")
+            plots.draw_score_curves(what, tmp_path / "x.svg", "x", "y")
     assert not list(tmp_path.iterdir())
 
 

@@ -17,12 +17,7 @@ from tmft.data import Examples
 from tmft.embedding.prompts import PROMPTS
 from tmft.evaluation.evaluators import EVALUATORS, unlabeled_texts
 from tmft.evaluation.isotropy import iso_score
-from tmft.reports.grid_page import (
-    interpolation_maps,
-    layer_curves,
-    variants_table,
-    write_grid_page,
-)
+from tmft.reports.grid_page import layer_curves, variants_table, write_grid_page
 from tmft.tasks import TASKS
 from tmft.training_free.grid import (
     FAST_EVALUATORS,
@@ -373,7 +368,7 @@ def test_the_choice_of_dev_is_marked_in_the_table(results):
     chosen = results.best_on_dev("similarity")
     heading, *lines = variants_table(results, "similarity")
     marked = [(heading[i], *line[:2]) for line in lines for i, text in enumerate(line) if text.endswith("*")]
-    shown = chosen.source in results.sources and not chosen.postprocess.startswith("interpolate")
+    shown = chosen.source in results.sources
     assert marked == ([(chosen.source, chosen.token_weights, chosen.postprocess or "–")] if shown else [])
 
 
@@ -392,10 +387,8 @@ def test_the_table_of_tasks_has_the_unchanged_model_the_choice_of_dev_and_random
 
 def test_the_figures_are_in_the_folder_of_the_page(page):
     pytest.importorskip("matplotlib")
-    figures = {
-        f"grid-{name}.{end}" for name in ("layers", "isotropy", "interpolation") for end in ("svg", "pdf")
-    }
-    assert {path.name for path in page.folder.iterdir()} == figures | {"grid.md", "grid.json", "tables"}
+    files = {"grid-layers.svg", "grid-layers.pdf", "grid.md", "grid.json", "tables"}
+    assert {path.name for path in page.folder.iterdir()} == files
     written = {path for path in page.folder.rglob("*") if path.is_file()}
     assert set(page.files) == written and page.skipped_figures == []
 
@@ -422,13 +415,12 @@ def test_the_curve_is_over_all_layers_with_the_standard_deviation_over_tasks():
     assert drawn["similarity, random"][0][1] == pytest.approx(0.3)
 
 
-def test_the_heat_map_has_a_row_for_each_layer_and_weight_0_is_the_model_alone(results):
-    layers, weights, values = interpolation_maps(results)["similarity"]
-    assert layers == list("01234") and weights == ["-0.25", "0", "0.25", "0.5", "0.75", "1"]
-    for row, layer in zip(values, layers, strict=True):
-        assert row[1] == results.scores[Variant(layer, "uniform", "")]["stsb", "test"]
-        assert row[5] == results.scores[Variant(layer, "uniform", "interpolate 1")]["stsb", "test"]
-    assert set(interpolation_maps(results)) == {"similarity", "clustering"}
+def test_interpolations_with_mean_word_vectors_are_lines_of_the_table(results):
+    heading, *lines = variants_table(results, "similarity")
+    (line,) = (line for line in lines if line[:2] == ["uniform", "interpolate 1"])
+    of = dict(zip(heading, line, strict=True))
+    score = results.scores[Variant("4", "uniform", "interpolate 1")]["stsb", "test"]
+    assert of["4"].rstrip("*") == f"{100 * score:.2f}" and of["word"] == of["random"] == "–"
 
 
 def reject_constant(constant: str):

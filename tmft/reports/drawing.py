@@ -23,10 +23,9 @@ NEEDS_MATPLOTLIB = "figures need matplotlib, which is not installed: pip install
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
 GRAY, INK = "#777777", "#111111"  # of reference lines; of numbers on light cells
 MARKERS, DASHES = "osD^vPX*", ("-", "--", "-.", ":")
-CELL_SIZE = 0.32, 0.2  # width and height in inches of a cell that holds "100.0" in small type
 MAX_LEGEND = 56  # characters of a name in the legend
 CHARACTER_WIDTH = 0.0088  # average width of a character, in inches per point of font size
-FONT_SIZE, SMALL_SIZE = 9, 6.5  # in points; the small one is for the cells of a heat map and their ticks
+FONT_SIZE = 9  # in points
 STYLE: dict[Any, Any] = {  # entries of rcParams
     "font.size": FONT_SIZE,
     "text.parse_math": False,  # a dollar sign in a name is printed
@@ -142,35 +141,21 @@ def check_not_empty(drawn: Collection[Any]) -> None:
 # ------------------------------------------------------------------------------------------- heat maps
 
 
-def heat_map(
-    axes: Any, values: list[list[float]], number_format: str, fontsize: float = SMALL_SIZE, **options: Any
-) -> Any:
-    """Draw values as colors, the first row at the bottom, with their numbers, and return the image.
+def heat_map(axes: Any, values: list[list[float]], number_format: str) -> Any:
+    """Draw values as colors, the first row at the top, with their numbers, and return the image.
 
-    NaN is white. number_format: of the number in each cell; "" for none. options: of axes.imshow.
+    NaN is white. number_format: of the number in each cell; "" for none.
     """
     axes.grid(False)
     finite = list(filter(math.isfinite, chain(*values)))
-    shown = {"origin": "lower", "cmap": "cividis", "vmin": min(finite), "vmax": max(finite)} | options
-    image = axes.imshow(values, **shown)
+    image = axes.imshow(values, origin="upper", cmap="cividis", vmin=min(finite), vmax=max(finite))
     cells = ((i, j, value) for i, row in enumerate(values) for j, value in enumerate(row))
     for i, j, value in cells:
         if number_format and math.isfinite(value):
             color = "white" if image.norm(value) < 0.5 else INK
             number = number_format.format(value).replace("-", "−")
-            axes.text(j, i, number, color=color, ha="center", va="center", fontsize=fontsize)
+            axes.text(j, i, number, color=color, ha="center", va="center", fontsize=5)
     return image
-
-
-def heat_map_size(title: str, rows: list[str], columns: list[str]) -> tuple[float, float]:
-    """Return the width and height in inches that a heat map with numbers, title and tick labels needs."""
-    map_width, map_height = CELL_SIZE[0] * len(columns), CELL_SIZE[1] * len(rows)
-    character = CHARACTER_WIDTH * SMALL_SIZE
-    is_rotated = labels_overlap(columns, map_width, SMALL_SIZE)
-    column_labels = character * max(map(len, columns)) if is_rotated else 0.0
-    row_labels = character * max(map(len, rows))
-    title_width = CHARACTER_WIDTH * FONT_SIZE * len(title)
-    return max(map_width, title_width) + row_labels + 0.35, map_height + column_labels + 0.8
 
 
 # ----------------------------------------------------------------------------------------------- ticks
@@ -198,16 +183,12 @@ def log_ticks(axes: Any, values: Sequence[float]) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def name_ticks(axes: Any, names: list[str], inches: float, fontsize: float = FONT_SIZE) -> None:
+def name_ticks(axes: Any, names: list[str], inches: float) -> None:
     """Label the ticks 0, 1, ... of an x axis so many inches long with names, rotated if two would overlap."""
-    rotation = 90 if labels_overlap(names, inches, fontsize) else 0
-    axes.set_xticks(range(len(names)), names, rotation=rotation, fontsize=fontsize)
-
-
-def labels_overlap(names: list[str], inches: float, fontsize: float) -> bool:
-    """Return whether neighboring labels would overlap if all were evenly spaced over a length in inches."""
     characters = max(((len(a) + len(b)) / 2 + 0.35 for a, b in pairwise(names)), default=0.0)
-    return CHARACTER_WIDTH * fontsize * characters > inches / max(len(names), 1)
+    do_overlap = CHARACTER_WIDTH * FONT_SIZE * characters > inches / max(len(names), 1)
+    rotation = 90 if do_overlap else 0
+    axes.set_xticks(range(len(names)), names, rotation=rotation, fontsize=FONT_SIZE)
 
 
 # ----------------------------------------------------------------------------------------------- files

@@ -1,4 +1,4 @@
-"""The page of `tmft grid`: tables and figures of the scores of all variants of a model without training.
+"""The page of `tmft grid`: the scores of all variants of a model without training.
 
 A variant is a source of token vectors (a layer, a mean of layers, a prompt, ...) with token weights and a
 post-processing, see tmft/training_free/variants.py. The functions that make tables return lines, each
@@ -12,15 +12,10 @@ from statistics import mean, stdev
 from typing import Any
 
 from tmft.io.formatting import percent
-from tmft.reports import plots
 from tmft.reports.page import Page
+from tmft.reports.plots import draw_score_curves
 from tmft.reports.run_tables import MISSING
-from tmft.training_free.grid import (
-    INTERPOLATION_WEIGHTS,
-    LAYER_CURVES,
-    GridResults,
-    interpolation_name,
-)
+from tmft.training_free.grid import LAYER_CURVES, GridResults
 from tmft.training_free.variants import Variant
 
 MEASURES = {  # type of the tasks -> description of the scores in its tables
@@ -28,44 +23,34 @@ MEASURES = {  # type of the tasks -> description of the scores in its tables
     "clustering": "mean accuracy x 100 of one run of k-means",
     "classification": "mean accuracy (correlation for scores) x 100 of SentEval's prototyping setting",
 }
+ABOUT = (
+    "The columns are the sources of token vectors: word are the word embeddings, a number is a hidden state, "
+    "1+6 is the mean of two, T0 and T4 are the last hidden state with a prompt, average are the mean word "
+    "vectors in the reference text, and random are 768 random numbers for each word. The rows are token "
+    "weights and post-processing. Both are estimated from the sentences of each task, without labels "
+    "(transductive); “idf of text” is estimated from the reference text, and “interpolate w” is (1 - w) "
+    "times the embedding plus w times the mean of its words' vectors in this text. Taking the best of a "
+    "column means choosing on the test set; the choice of dev is marked *."
+)
 
 
 def write_grid_page(results: GridResults, model: str, folder: Path) -> Page:
-    """Write grid.md, grid.json and the figures into a folder, and return the Page.
+    """Write grid.md, grid.json, the tables and a figure into a folder, and return the Page.
 
     model: name of the checkpoint, for the title.
     """
     page = Page(folder, f"{model} without training")
-    for paragraph in explain_tables(results):
-        page.add_text(paragraph)
+    page.add_text(ABOUT)
+    seconds = [f"{results.seconds[name]:.0f} s" for name in ("all", "encoder")]
+    page.add_text(f"{len(results.scores)} variants in {seconds[0]}, {seconds[1]} of them in the encoder.")
     for task_type, tasks in results.tasks.items():
         title = f"{task_type}: {MEASURES[task_type]}, over {len(tasks)} tasks"
         page.add_table(title, variants_table(results, task_type))
         page.add_table(f"{task_type}, task by task", tasks_table(results, task_type))
-    curves = partial(plots.draw_score_curves, layer_curves(results), xlabel="layer", ylabel="score × 100")
+    curves = partial(draw_score_curves, layer_curves(results), xlabel="layer", ylabel="score × 100")
     page.add_figure("score by layer", {"grid-layers": curves})
-    points = partial(plots.draw_scatter, isotropy_points(results), xlabel="IsoScore", ylabel="score × 100")
-    page.add_figure("isotropy against score", {"grid-isotropy": points})
-    if maps := interpolation_maps(results):
-        draw = partial(plots.draw_heat_maps, maps, xlabel="weight w", ylabel="layer")
-        page.add_figure("weights of mean word vectors", {"grid-interpolation": draw})
     page.write("grid", to_dict(results, model))
     return page
-
-
-def explain_tables(results: GridResults) -> tuple[str, str]:
-    """Return the paragraphs that explain the lines and columns of the tables."""
-    seconds = results.seconds
-    return (
-        "The columns are the sources of token vectors: word are the word embeddings, a number is a hidden "
-        "state, 1+6 is the mean of two, T0 and T4 are the last hidden state with a prompt, average are the "
-        "mean word vectors in the reference text, and random are 768 random numbers for each word. The rows "
-        "are token weights and post-processing. Both are estimated from the sentences of each task, without "
-        "labels (transductive); “idf of text” is estimated from the reference text. Taking the best of a "
-        "column means choosing on the test set; the choice of dev is marked *.",
-        f"{len(results.scores)} variants in {seconds['all']:.0f} s, {seconds['encoder']:.0f} s of them in "
-        "the encoder.",
-    )
 
 
 def variants_table(results: GridResults, task_type: str) -> list[list[str]]:
@@ -77,16 +62,14 @@ def variants_table(results: GridResults, task_type: str) -> list[list[str]]:
     pairs = dict.fromkeys(
         (variant.token_weights, variant.postprocess)
         for variant in results.scores
-        if variant.source in results.sources
-        and results.task_scores(variant, task_type)
-        and not variant.is_interpolated
+        if variant.source in results.sources and results.task_scores(variant, task_type)
     )
     weights_order = list(dict.fromkeys(token_weights for token_weights, _ in pairs))
     lines = [["token weights", "post-processing", *results.sources, ""]]
     for token_weights, postprocess in sorted(pairs, key=lambda pair: weights_order.index(pair[0])):
         variants = [Variant(source, token_weights, postprocess) for source in results.sources]
         scores = [
-            format_score(results.mean_score(variant, task_type)) + ("*" if variant == chosen else "")
+            format_score(results.mean_score(variant, task_type)) + "*" * (variant == chosen)
             for variant in variants
         ]
         lines.append([token_weights, postprocess or MISSING, *scores, ""])
@@ -105,21 +88,25 @@ def tasks_table(results: GridResults, task_type: str) -> list[list[str]]:
     is best on test; random embeddings without changes; and the variant of random embeddings that is best on
     test.
     """
-    variants = [v for v in results.scores if not math.isnan(results.mean_score(v, task_type))]
-    not_random = [variant for variant in variants if variant.source != "random"]
-    test_score = lambda variant: results.mean_score(variant, task_type)  # noqa: E731
-    selected = {"unchanged": results.baseline}
-    if chosen := results.best_on_dev(task_type):
-        selected["chosen on dev"] = chosen
-    selected["best on test (not a choice)"] = max(not_random, key=test_score)
-    selected["random, unchanged"] = Variant("random", "uniform", "")
-    selected["random, best on test"] = max((v for v in variants if v.source == "random"), key=test_score)
+    test_scores = {variant: results.mean_score(variant, task_type) for variant in results.scores}
+    ranking = sorted(
+        (variant for variant, score in test_scores.items() if not math.isnan(score)),
+        key=lambda variant: -test_scores[variant],
+    )
+    selected = {
+        "unchanged": results.baseline,
+        "chosen on dev": results.best_on_dev(task_type),
+        "best on test (not a choice)": next(v for v in ranking if v.source != "random"),
+        "random, unchanged": Variant("random", "uniform", ""),
+        "random, best on test": next(v for v in ranking if v.source == "random"),
+    }
     tasks = results.tasks[task_type]
     lines = [["", "variant", *tasks, "mean", ""]]
     for title, variant in selected.items():
-        scores = [results.scores[variant].get((task, "test"), math.nan) for task in tasks]
-        mean_score = format_score(results.mean_score(variant, task_type))
-        lines.append([title, variant.name, *map(format_score, scores), mean_score, ""])
+        if variant:
+            scores = [results.scores[variant].get((task, "test"), math.nan) for task in tasks]
+            cells = map(format_score, [*scores, test_scores[variant]])
+            lines.append([title, variant.name, *cells, ""])
     return lines
 
 
@@ -145,38 +132,6 @@ def layer_curves(results: GridResults) -> dict[str, list[tuple[str, float, float
             if random:
                 lines[f"{task_type}, random"] = [("word", mean(random), 0.0)]
     return lines
-
-
-def isotropy_points(results: GridResults) -> dict[str, list[tuple[float, float]]]:
-    """Return {source: [(IsoScore, mean similarity score x 100)]} of all variants, for plots.draw_scatter."""
-    return {
-        source: [
-            (iso_score, 100 * results.mean_score(variant, "similarity"))
-            for variant, iso_score in results.iso_scores.items()
-            if variant.source == source and not math.isnan(results.mean_score(variant, "similarity"))
-        ]
-        for source in results.sources
-    }
-
-
-def interpolation_maps(results: GridResults) -> dict[str, tuple[list[str], list[str], list[list[float]]]]:
-    """Return {task type: (layers, weights, scores)} of all interpolations, for plots.draw_heat_maps.
-
-    A hidden state u is interpolated with the mean word vectors v, as (1 - weight) u + weight v. scores: a
-    list for each layer, with the mean score over the tasks for each weight, not x 100.
-    """
-    maps, weights = {}, sorted([0.0, *INTERPOLATION_WEIGHTS])
-    for task_type in results.tasks:
-        if task_type == "classification":
-            continue
-        names = [interpolation_name(weight) if weight else "" for weight in weights]
-        scores = [
-            [results.mean_score(Variant(layer, "uniform", name), task_type) for name in names]
-            for layer in results.single_layers
-        ]
-        if not all(math.isnan(of_layer[-1]) for of_layer in scores):
-            maps[task_type] = (results.single_layers, [f"{weight:g}" for weight in weights], scores)
-    return maps
 
 
 def to_dict(results: GridResults, model: str) -> dict[str, Any]:

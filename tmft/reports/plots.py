@@ -6,7 +6,6 @@ InputError if there is nothing to draw, or if matplotlib is not installed.
 
 import math
 import statistics
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,18 +13,14 @@ from tmft.errors import InputError, sanitize
 from tmft.pretraining.token_heads import objective_name
 from tmft.reports.comparisons import LayerComparison
 from tmft.reports.drawing import (
-    CELL_SIZE,
     COLORS,
     GRAY,
     MARKERS,
-    SMALL_SIZE,
-    STYLE,
     Line,
     Paths,
     check_not_empty,
     draw_lines,
     heat_map,
-    heat_map_size,
     layer_ticks,
     line_style,
     log_ticks,
@@ -280,7 +275,7 @@ def draw_cka_heat_map(pairs: list[dict[str, Any]], path: Paths) -> None:
 
     def draw(axes: Any) -> None:
         number_format = "{:.2f}" if has_numbers else ""
-        image = heat_map(axes, matrix, number_format, fontsize=5, origin="upper", aspect="equal")
+        image = heat_map(axes, matrix, number_format)
         axes.figure.colorbar(image, ax=axes, label=cka_label(pair))
         layer_ticks(axes.xaxis)
         layer_ticks(axes.yaxis)
@@ -334,56 +329,6 @@ def draw_score_curves(
 
     note = f"bands: one sample standard deviation over the {over} to both sides"
     draw_lines(drawn, path, xlabel, ylabel, f"Mean {ylabel} by {xlabel}", note, finish)
-
-
-def draw_scatter(points: dict[str, list[tuple[float, float]]], path: Paths, xlabel: str, ylabel: str) -> None:
-    """Draw points (x, y), with a marker per name; the legend shows Pearson's r for three points or more.
-
-    points: {name: [(x, y), ...]}; a point with NaN is left out.
-    """
-    lines = []
-    for name, pairs in points.items():
-        x, y = transpose([pair for pair in pairs if all(map(math.isfinite, pair))], 2)
-        has_correlation = len(x) > 2 and len(set(x)) > 1 and len(set(y)) > 1
-        r = f"r = {statistics.correlation(x, y):.2f}, " if has_correlation else ""
-        style = {"linestyle": "none", "alpha": 0.8, "markeredgewidth": 0}
-        lines.append(Line(f"{name} ({r}n = {len(x)})", x, y, style=style))
-    draw_lines(lines, path, xlabel, ylabel, f"{ylabel} against {xlabel}", "r: Pearson's correlation")
-
-
-def draw_heat_maps(
-    maps: dict[str, tuple[list[str], list[str], list[list[float]]]], path: Paths, xlabel: str, ylabel: str
-) -> None:
-    """Draw heat maps of scores side by side; each cell shows its score x 100, and the best one has a frame.
-
-    maps: {title: (row names, column names, scores)}. Rows are drawn from bottom to top, in this order. NaN is
-    a missing cell, drawn white, and a map without any score is left out. The colors of a map range from its
-    lowest to its highest score.
-    """
-    drawn = {title: data for title, data in maps.items() if any(map(math.isfinite, chain(*data[2])))}
-    check_not_empty(drawn)
-    widths, heights = zip(*(heat_map_size(title, *data[:2]) for title, data in drawn.items()), strict=True)
-
-    def draw(*all_axes: Any) -> None:
-        from matplotlib.patches import Rectangle
-
-        for axes, (title, (rows, columns, scores)) in zip(all_axes, drawn.items(), strict=True):
-            axes.set_title(title, fontsize=STYLE["font.size"])
-            values = [[100 * score for score in row] for row in scores]
-            heat_map(axes, values, "{:.1f}", aspect="auto")
-            cells = {(i, j): v for i, row in enumerate(values) for j, v in enumerate(row) if math.isfinite(v)}
-            i, j = max(cells, key=lambda cell: cells[cell])
-            frame = Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, edgecolor=COLORS[1], linewidth=1.8)
-            frame.set(clip_on=False, zorder=3)
-            axes.add_patch(frame)
-            name_ticks(axes, columns, CELL_SIZE[0] * len(columns), SMALL_SIZE)
-            axes.set_yticks(range(len(rows)), rows, fontsize=SMALL_SIZE)
-            axes.set_xlabel(xlabel)
-        all_axes[0].set_ylabel(ylabel)
-
-    note = "colors: from the lowest to the highest score of each map; frame: the highest"
-    words = f"Scores: {ylabel} by {xlabel}"
-    save_figure(draw, path, widths=widths, height=max(heights), note=note, description=words)
 
 
 # -------------------------------------------------------------------------------- data of the figures
