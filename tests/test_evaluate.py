@@ -79,10 +79,10 @@ def test_a_run_with_a_head_is_saved_whole_scored_alike_and_kept(arguments, tiny_
     again = {split: scores(folder, "--split", split)["1"]["sicke"] for split in ("dev", "test")}
     assert again["test"] == result["test"] and again["dev"] == result["dev"] | {"pairs": 4}
     assert "f1_macro  accuracy" in capsys.readouterr().out
-    with pytest.raises(
-        InputError, match="--layer all: the head of softmax fits only the layer that it was trained on"
-    ):
+    with pytest.raises(InputError) as error:
         evaluate.main([str(folder), "--layer", "all"])
+    problem = "--layer all: the head of softmax fits only the layer that it was trained on: remove --layer"
+    assert error.value.as_cli_message() == problem
     train.main(words)
     assert "already finished, kept" in capsys.readouterr().out
 
@@ -240,6 +240,21 @@ def test_a_teacher_and_a_student_are_scored_as_alone_with_an_interval_that_is_sc
     assert "sentences/s" in out and all(speed > 0 for speed in found["sentences_per_second"])
 
 
+def test_each_of_two_models_embeds_a_text_once_even_if_its_weights_are_estimated_for_the_task(monkeypatch):
+    embedded, embed = [], SentenceEncoder.embed_token_ids
+
+    def count(model, token_ids, forward=None, show_progress_bar=False):
+        embedded.append((model.source, len(token_ids)))
+        return embed(model, token_ids, forward, show_progress_bar)
+
+    monkeypatch.setattr(SentenceEncoder, "embed_token_ids", count)
+    monkeypatch.setattr(evaluate, "sentences_per_second", lambda models, sentences: [1.0, 1.0])
+    models = [str(ROOT / "data/twins/mlm"), str(ROOT / "data/tiny")]
+    evaluate.main([*models, "--task", "sample", "--token-weights", "idf"])
+    num_texts = len(set(read_examples(TASKS["sample"], "test").sentences))
+    assert sorted(embedded) == sorted((model, num_texts) for model in models)
+
+
 def test_two_models_have_a_mean_and_no_interval_where_scores_are_not_of_single_examples(
     tiny_folder, root, tmp_path, capsys
 ):
@@ -276,6 +291,6 @@ def test_what_two_models_cannot_have_is_refused_before_they_are_loaded(
 
 
 def test_a_second_model_that_is_absent_is_reported_before_the_first_is_scored(tiny_folder, monkeypatch):
-    monkeypatch.setattr(evaluate, "score_model", lambda *args: pytest.fail("a model was scored"))
+    monkeypatch.setattr(evaluate, "compare_models", lambda *args: pytest.fail("a model was scored"))
     with pytest.raises(InputError, match="no folder nowhere"):
         evaluate.main([str(tiny_folder), "nowhere", "--task", "sample"])

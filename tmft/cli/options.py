@@ -30,7 +30,7 @@ from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import GROUPS, TASKS, Task
 from tmft.training_free.postprocessing import POSTPROCESSING, check_postprocessing
 from tmft.training_free.static_models import static_model_from_text
-from tmft.training_free.training_free import TrainingFreeConfig
+from tmft.training_free.training_free import TrainingFreeConfig, TrainingFreeEncoders
 
 
 # fmt: off
@@ -104,18 +104,20 @@ def add_embedding_options(p: CommandLineParser, precision: bool = True) -> None:
 # fmt: on
 
 
-def load_model(args: Namespace, device: torch.device, dtype: str | None = None) -> SentenceEncoder:
+def load_model(
+    args: Namespace, device: torch.device, dtype: str | None = None, checkpoint: str | None = None
+) -> SentenceEncoder:
     """Return the model that the options of add_model_options and add_embedding_options describe, on a device.
 
     With --static-from it is a static model. dtype: how the weights are loaded; None: as --dtype and
-    --precision say.
+    --precision say. checkpoint: that of another model, with the same options; None: MODEL.
     """
     torch.manual_seed(0)  # for --init random
     layer = None if args.layer == "all" else args.layer  # evaluate.py scores all hidden states of all layers
     init, precision = args.init or "pretrained", getattr(args, "precision", None)
     dtype = dtype or args.dtype or ("bfloat16" if precision == "bf16" else "float32")
     model = SentenceEncoder.from_pretrained(
-        args.model, layer, args.pooling, args.max_length, init, dtype=dtype
+        checkpoint or args.model, layer, args.pooling, args.max_length, init, dtype=dtype
     )
     model = model.to(device)
     if precision == "int8" or model.dtype == torch.bfloat16:  # bf16 warns if the CPU is slow in it
@@ -254,13 +256,18 @@ def training_free_config(args: Namespace) -> TrainingFreeConfig:
     return TrainingFreeConfig(token_weights or None, postprocess, *texts)
 
 
-def load_interpolation_model(
-    args: Namespace, device: torch.device
-) -> tuple[SentenceEncoder | None, list[float]]:
-    """Return the model and the weights W of --interpolate MODEL W ...; without the option None and []."""
+def make_training_free_encoders(
+    args: Namespace, model: SentenceEncoder, config: TrainingFreeConfig
+) -> TrainingFreeEncoders:
+    """Return what embeds sentences with a model: one function, or one for each layer or weight.
+
+    These are the layers of --layer all, and the weights W of --interpolate MODEL W ...
+    """
+    last = len(model.encoder.layers)
+    layers = range(last + 1) if args.layer == "all" else [last]
     if not args.interpolate:
-        return None, []
-    model, *words = args.interpolate
+        return TrainingFreeEncoders(model, layers, config)
+    other, *words = args.interpolate
     try:
         weights = [float(word) for word in words]
         if not all(map(math.isfinite, weights)):
@@ -268,7 +275,8 @@ def load_interpolation_model(
     except ValueError:
         message = f"interpolate {' '.join(args.interpolate)}: give a model, then the weights as numbers"
         raise InputError(message, "interpolate") from None
-    return SentenceEncoder.from_pretrained(model).to(device), weights or [0.5]
+    static = SentenceEncoder.from_pretrained(other).to(model.device)
+    return TrainingFreeEncoders(model, layers, config, static, weights or [0.5])
 
 
 def is_training_free(args: Namespace) -> bool:

@@ -10,16 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tmft.data import Examples
+from tmft.device import progress_bar
 from tmft.evaluation.bootstrap import confidence_interval, resample_scores
-from tmft.evaluation.classification import EncodeFunction
-from tmft.evaluation.evaluators import predict
-from tmft.evaluation.retrieval import score_queries
-from tmft.loss import Objective
-from tmft.losses.objectives import OBJECTIVES
-from tmft.metrics import expected_prediction
+from tmft.evaluation.evaluators import Evaluation, MakeEncoders
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.tasks import Task
 
 MAX_TIMED_SENTENCES = 500
 TIMED_ROUNDS = 3
@@ -46,20 +40,25 @@ class ModelDifference(NamedTuple):
         return {name: value for name, value in self._asdict().items() if name != "resampled"}
 
 
-def predict_examples(
-    encode: EncodeFunction, task: Task, objective: Objective | None, examples: Examples
-) -> np.ndarray | None:
-    """Return one prediction per example, (N,), from which the metric of the task is computed; None without.
+def compare_models(
+    make_encoders: Sequence[MakeEncoders], evaluations: Sequence[Mapping[str, Evaluation]]
+) -> dict[str, ModelDifference]:
+    """Score two models on the same tasks, and return the differences of their scores.
 
-    Of retrieval these are the scores of the queries, NaN for a text that is none.
-
-    objective: that of the task with its trained head; None makes a new one, as the evaluator does.
+    make_encoders, evaluations: those of each model, which has a single variant.
     """
-    if task.task_type == "retrieval":
-        return score_queries(encode(examples.sentences), examples.labels)[task.metric]
-    if task.task_type != "similarity" or expected_prediction(task.metric) == "embedding":
-        return None
-    return predict(encode, objective or OBJECTIVES[task.objective](0, task), examples)
+    differences = {}
+    with progress_bar(len(evaluations[0]), "tasks", desc="evaluate") as progress:
+        for seed, name in enumerate(evaluations[0]):
+            both = []
+            for make, evaluation in zip(make_encoders, (own[name] for own in evaluations), strict=True):
+                [encode] = make(evaluation.unlabeled_texts).values()
+                both.append((evaluation.score(encode), evaluation.predict(encode)))
+            first, second = both
+            metric, labels = evaluation.task.metric, evaluation.examples.labels
+            differences[name] = score_difference(metric, first, second, labels, seed)
+            progress.update()
+    return differences
 
 
 def score_difference(

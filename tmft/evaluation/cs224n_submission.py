@@ -1,16 +1,15 @@
 """Write predictions for the dev and test files of the course CS 224N, in the format of its submissions."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tmft.data import DATA_FOLDER
 from tmft.errors import InputError
+from tmft.evaluation.evaluators import Evaluation
 from tmft.io.atomic import write_file
 from tmft.io.files import is_file
 from tmft.io.text import read_table
-from tmft.loss import Objective
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.tasks import Task
 
 # Task -> the beginning of the file name, and the header. "Similiary" is how the course spells it.
 FILE_FORMATS = {
@@ -22,14 +21,16 @@ SPLIT_NAMES = {"dev": "dev", "unlabelled": "test"}  # our name of a split -> tha
 
 
 def write_predictions(
-    model: SentenceEncoder, tasks: dict[str, tuple[Task, Objective]], folder: Path
+    model: SentenceEncoder, evaluations: Mapping[str, Evaluation], folder: Path
 ) -> Iterator[Path]:
     """Write the files with the predictions for each task; yield the path of each file once it is written.
 
-    tasks: name -> (task, its trained objective).
+    evaluations: those of the tasks, with trained objectives; a task without one has no file.
     A split is skipped if its data file does not exist.
     """
-    for name, (task, objective) in tasks.items():
+    for name, evaluation in evaluations.items():
+        if (objective := evaluation.objective) is None:
+            continue
         if name not in FILE_FORMATS:
             known = ", ".join(FILE_FORMATS)
             raise InputError(
@@ -37,10 +38,10 @@ def write_predictions(
             )
         prefix, header = FILE_FORMATS[name]
         for split, split_name in SPLIT_NAMES.items():
-            data_file = DATA_FOLDER / task.files.replace("{split}", split)
+            data_file = DATA_FOLDER / evaluation.task.files.replace("{split}", split)
             if not is_file(data_file):
                 continue
-            lines = read_table(data_file, [*task.columns, "id"])
+            lines = read_table(data_file, [*evaluation.task.columns, "id"])
             *texts, ids = zip(*(cells for _, cells in lines), strict=True)
             sentences = [sentence for column in texts for sentence in column]
             embeddings = model.embed_token_ids(model.tokenize(sentences))

@@ -12,26 +12,29 @@ An entry of EVALUATORS is called with
 and returns {"pairs": number of examples, metric: score, ...}, with scores that are not multiplied by 100.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
 from tmft.data import Examples, labels_to_targets
+from tmft.device import progress_bar
 from tmft.embedding.similarity import SIMILARITIES
 from tmft.evaluation.classification import (
     EncodeFunction,
     ReadSplit,
     evaluate_classification,
     evaluate_relatedness,
+    read_splits,
 )
 from tmft.evaluation.clustering import evaluate_clustering
 from tmft.evaluation.isotropy import alignment, iso_score, mean_cosine, uniformity
-from tmft.evaluation.retrieval import evaluate_retrieval
+from tmft.evaluation.retrieval import evaluate_retrieval, score_queries
 from tmft.loss import Objective
 from tmft.losses.objectives import OBJECTIVES
-from tmft.metrics import METRICS, compute_metrics, threshold_metrics
+from tmft.metrics import METRICS, compute_metrics, expected_prediction, threshold_metrics
 from tmft.tasks import Task
 
 
@@ -149,3 +152,74 @@ def unlabeled_texts(task: Task, read_split: ReadSplit, split: str) -> list[str]:
 def is_trained_on_train(task: Task) -> bool:
     """Return whether the evaluator of the task fits a classifier or regression to the train split."""
     return task.task_type in CLASSIFIERS and "{split}" in task.files
+
+
+# ----------------------------------------------------------------------------------- a model on several tasks
+
+Results = dict[str, dict[float, dict[str, Any]]]  # task -> layer, or another variant of a model -> scores
+# Texts without labels -> {layer or another variant: encode}, see TrainingFreeEncoders.encoders.
+MakeEncoders = Callable[[Sequence[str]], Mapping[Any, EncodeFunction]]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A split of a task on which models are scored; see the beginning of this file for the fields."""
+
+    task: Task
+    read_split: ReadSplit
+    split: str = "test"
+    objective: Objective | None = None
+    threshold: float | None = None
+
+    def read(self) -> None:
+        """Read all splits that are needed, so that missing or damaged data is reported early."""
+        if is_trained_on_train(self.task):
+            read_splits(self.task, self.read_split, self.split)
+        else:
+            self.read_split(self.split)
+
+    @property
+    def examples(self) -> Examples:
+        """The examples of the split that is scored."""
+        return self.read_split(self.split)
+
+    @property
+    def unlabeled_texts(self) -> list[str]:
+        """The texts, used without labels, from which token weights and post-processing are estimated."""
+        return unlabeled_texts(self.task, self.read_split, self.split)
+
+    def score(self, encode: EncodeFunction) -> dict[str, Any]:
+        """Return the scores of the evaluator of the task."""
+        evaluate = EVALUATORS[self.task.task_type]
+        return evaluate(encode, self.task, self.read_split, self.split, self.objective, self.threshold)
+
+    def predict(self, encode: EncodeFunction) -> np.ndarray | None:
+        """Return a prediction per example, (N,), from which the metric of the task is computed; None without.
+
+        Of retrieval these are the scores of the queries, NaN for a text that is none.
+        """
+        examples = self.examples
+        if self.task.task_type == "retrieval":
+            return score_queries(encode(examples.sentences), examples.labels)[self.task.metric]
+        if self.task.task_type != "similarity" or expected_prediction(self.task.metric) == "embedding":
+            return None
+        return predict(encode, self.objective or OBJECTIVES[self.task.objective](0, self.task), examples)
+
+
+def score_tasks(
+    make_encoders: MakeEncoders, evaluations: Mapping[str, Evaluation], isotropy: bool = False
+) -> Results:
+    """Score all variants of a model, such as its layers, on all tasks.
+
+    isotropy: whether to measure the isotropy of the embeddings, too.
+    """
+    results: Results = {}
+    with progress_bar(len(evaluations), "tasks", desc="evaluate") as progress:
+        for name, evaluation in evaluations.items():
+            results[name] = {}
+            for variant, encode in make_encoders(evaluation.unlabeled_texts).items():
+                results[name][variant] = evaluation.score(encode)
+                if isotropy:
+                    results[name][variant] |= evaluate_isotropy(encode, evaluation.task, evaluation.examples)
+            progress.update()
+    return results

@@ -9,12 +9,43 @@ from pathlib import Path
 from typing import Any
 
 from tmft.evaluation.compare_models import ModelDifference, mean_difference
-from tmft.evaluation.evaluators import ISOTROPY_METRICS
+from tmft.evaluation.evaluators import ISOTROPY_METRICS, Evaluation, Results, is_trained_on_train
 from tmft.io.formatting import NON_SCORE_KEYS, percent, text_bar, text_table
-from tmft.tasks import Task
 
 
-def format_scores_by_metric(results: dict[str, dict[float, dict[str, Any]]]) -> str:
+def format_results(
+    results: Results,
+    evaluations: Mapping[str, Evaluation],
+    variant_name: str,
+    random_scores: Mapping[str, float],
+    estimated: Sequence[str],
+) -> str:
+    """Return the tables of the scores of a model, with notes on how they came about.
+
+    variant_name: "layer" or "weight", see format_scores_by_variant. random_scores: {task: score of random
+    embeddings}; empty if none were scored. estimated: names of the token weights and the post-processing
+    that were estimated from the texts of each task.
+    """
+    is_curve = len(next(iter(results.values()))) > 1
+    metrics = {name: evaluation.task.metric for name, evaluation in evaluations.items()}
+    parts = [
+        format_scores_by_variant(results, metrics, variant_name)
+        if is_curve
+        else format_scores_by_metric(results)
+    ]
+    for name, variants in results.items():
+        if ISOTROPY_METRICS[0] in next(iter(variants.values())):
+            parts.append(f"{name}\n{format_isotropy(variants)}")
+    if random_scores:
+        scores = ", ".join(f"{name} {percent(score)}" for name, score in random_scores.items())
+        parts.append(f"random embeddings with the same options: {scores}")
+    text = "\n\n".join(parts)
+    if estimated and not all(is_trained_on_train(one.task) for one in evaluations.values()):
+        text += f"\n{' and '.join(estimated)}: estimated from the sentences that are scored (transductive)"
+    return text
+
+
+def format_scores_by_metric(results: Results) -> str:
     """Return a table of results that have a single variant: a line per task, a column per metric, x 100.
 
     The cell of a metric that a task does not have is empty. For tasks with subsets, the last column is the
@@ -36,21 +67,17 @@ def format_scores_by_metric(results: dict[str, dict[float, dict[str, Any]]]) -> 
     return text_table(lines)
 
 
-def format_scores_by_variant(
-    results: dict[str, dict[float, dict[str, Any]]], tasks: dict[str, Task], variant_name: str
-) -> str:
+def format_scores_by_variant(results: Results, metrics: Mapping[str, str], variant_name: str) -> str:
     """Return a table with a line per variant and a column per task, with the metric of the task, x 100.
 
-    results: {name of a task: {variant: scores}}. Each line ends with a bar that shows the mean over the
-    tasks, as its heading says. variant_name: heading of the first column, "layer" or "weight".
+    metrics: {name of a task: its metric}. Each line ends with a bar that shows the mean over the tasks, as
+    its heading says. variant_name: heading of the first column, "layer" or "weight".
     """
-    columns = [
-        [scores[tasks[name].metric] for scores in variants.values()] for name, variants in results.items()
-    ]
+    columns = [[scores[metrics[name]] for scores in variants.values()] for name, variants in results.items()]
     curves = list(zip(*columns, strict=True))  # the scores of each variant
     means = [sum(scores) / len(scores) for scores in curves]
-    bar = "bar: mean of the tasks" if len(tasks) > 1 else f"bar: {next(iter(tasks), '')}"
-    lines = [[variant_name, *tasks, bar]]
+    bar = "bar: mean of the tasks" if len(results) > 1 else f"bar: {next(iter(results), '')}"
+    lines = [[variant_name, *results, bar]]
     for i, variant in enumerate(next(iter(results.values()))):
         lines.append([str(variant), *(percent(score) for score in curves[i]), text_bar(means, i)])
     return text_table(lines)

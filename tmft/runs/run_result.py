@@ -8,7 +8,8 @@ import math
 import os
 import platform
 import subprocess
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from tmft.checkpoints.weights import open_safetensors
 from tmft.datasets.task_lookup import get_task
 from tmft.device import choose_precision
 from tmft.errors import InputError, sanitize
+from tmft.evaluation.evaluators import Evaluation, use_saved_similarity
 from tmft.io.atomic import write_file
 from tmft.io.files import is_file
 from tmft.io.formatting import MAX_NAME_LENGTH, NON_SCORE_KEYS, escape_markdown, percent, to_json
@@ -122,6 +124,34 @@ class FineTunedRun:
             return None
         dev = self.result["dev"]
         return (dev["tasks"][task_name] if len(self.task_settings) > 1 else dev).get("threshold")
+
+    def add_trained_parts(
+        self,
+        evaluations: Mapping[str, Evaluation],
+        model: SentenceEncoder,
+        layer: str | None = None,
+        is_training_free: bool = False,
+    ) -> dict[str, Evaluation]:
+        """Return the evaluations with the objectives and thresholds that predict from embeddings of a model.
+
+        model: that of this run. layer: what was chosen in place of the layer that the run trained; None if it
+        is that one. is_training_free: whether the embeddings are changed without training; a threshold is
+        then chosen anew.
+        Raises InputError if an objective has a head that the run did not train, or trained on another layer.
+        """
+        trained = {}
+        for name, evaluation in evaluations.items():
+            objective, task = None, evaluation.task
+            if task.objective:
+                objective = self.load_objective(name, task, model.dimensions)
+                if objective.has_head and layer is not None:
+                    head = f"the head of {task.objective} fits only the layer that it was trained on"
+                    raise InputError(f"layer {layer}: {head}: remove `layer`", "layer")
+                objective = use_saved_similarity(objective, model.similarity_fn_name)
+            is_as_trained = layer is None and not is_training_free
+            threshold = self.find_threshold(name) if is_as_trained else None
+            trained[name] = replace(evaluation, objective=objective, threshold=threshold)
+        return trained
 
 
 def fine_tuning_result(

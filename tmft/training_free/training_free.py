@@ -6,8 +6,10 @@ others. The former is called transductive: the score of a pair then depends on t
 cannot be embedded alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from statistics import mean
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +17,12 @@ from torch import Tensor, nn
 from tmft.embedding.token_weights import NEEDS_TEXT
 from tmft.errors import InputError
 from tmft.evaluation.classification import EncodeFunction
+from tmft.evaluation.evaluators import Evaluation
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
 from tmft.training_free.postprocessing import fit_postprocessing
+from tmft.training_free.static_models import random_static_model
+
+NUM_RANDOM_MODELS = 3  # whose mean score is that of random embeddings
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,7 @@ class TrainingFreeEncoders:
     Source of the interpolation: Stankevičius and Lukoševičius 2024, equation 10.
     """
 
+    model: SentenceEncoder
     config: TrainingFreeConfig
     layers: Sequence[int]
     weights: Sequence[float]
@@ -82,7 +89,7 @@ class TrainingFreeEncoders:
         static: SentenceEncoder | None = None,
         weights: Sequence[float] = (),
     ):
-        self.config, self.layers, self.weights = config, layers, weights
+        self.model, self.config, self.layers, self.weights = model, config, layers, weights
         self.cache = LayerCache(model, layers)
         self.static_cache = None if static is None else LayerCache(static, [len(static.encoder.layers)])
         if static and static.dimensions != model.dimensions:
@@ -193,3 +200,23 @@ def interpolate(encode_u: EncodeFunction, encode_v: EncodeFunction, weight: floa
         return (1 - weight) * encode_u(sentences) + weight * encode_v(sentences)
 
     return encode
+
+
+def score_random_embeddings(
+    model: SentenceEncoder, evaluations: Mapping[str, Evaluation], config: TrainingFreeConfig
+) -> dict[str, float]:
+    """Return {task: score} of random embeddings with the token weights and the post-processing of a model.
+
+    The score is the mean of several static models with the vocabulary of `model` and random word vectors. A
+    task is omitted if a trained head predicts for it, or if it has too few sentences to estimate the
+    post-processing.
+    """
+    random_models = [random_static_model(model, seed=seed) for seed in range(NUM_RANDOM_MODELS)]
+    baselines = [TrainingFreeEncoders(random, [0], config.without_prompt) for random in random_models]
+    scores = {}
+    for name, evaluation in evaluations.items():
+        if evaluation.objective is None or not evaluation.objective.has_head:
+            with suppress(InputError):  # too few sentences for the many dimensions of the random embeddings
+                texts, metric = evaluation.unlabeled_texts, evaluation.task.metric
+                scores[name] = mean(evaluation.score(one.encoders(texts)[0])[metric] for one in baselines)
+    return scores
