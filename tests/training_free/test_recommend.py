@@ -1,7 +1,8 @@
-"""Recommendation: the best variant is shown with its scores, and the printed command makes its model."""
+"""Recommendation: the best row of the grid on dev, and the printed command makes its model."""
 
+import math
+import re
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,13 @@ from conftest import store_weights, stored_weights, tiny_model
 import evaluate
 from tmft import InputError, SentenceEncoder
 from tmft.cli import recommend_command as command
+from tmft.cli.recommend_command import MIN_GAIN, recommend
 from tmft.data import Examples, read_examples
 from tmft.datasets.task_lookup import get_task, read_sentences
 from tmft.embedding.prompts import PROMPTS
 from tmft.evaluation.evaluators import evaluate_similarity
-from tmft.evaluation.isotropy import iso_score, mean_cosine
 from tmft.tasks import Task
-from tmft.training_free.recommend import MAX_SHOWN, MIN_GAIN, VariantScore, recommend, score_variants
+from tmft.training_free.grid import GridResults, run_grid
 from tmft.training_free.variants import Variant
 
 
@@ -51,27 +52,12 @@ def user_sentences(here) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def variant_scores(here, user_sentences, task, dev) -> list[VariantScore]:
-    return score_variants(SentenceEncoder.from_pretrained(here / "tiny"), user_sentences, task, dev)
+def results(here, user_sentences, task, dev) -> GridResults:
+    model = SentenceEncoder.from_pretrained(here / "tiny")
+    return run_grid(model, {"stsb": task}, {"stsb": lambda split: dev}, own_sentences=user_sentences)
 
 
 # ---------------------------------------------------------------------------------------------- the scores
-
-
-def test_the_best_variant_is_first(variant_scores):
-    scores = [score.score for score in variant_scores]
-    assert scores == sorted(scores, reverse=True)
-    variants = [score.variant for score in variant_scores]
-    assert len(set(variants)) == len(variants)
-    assert {variant.source for variant in variants} == {"word", "1+4", "4", "T0", "T4", "random"}
-
-
-def test_variants_that_cannot_be_saved_or_need_more_sentences_are_left_out(variant_scores):
-    """60 sentences whiten 24 dimensions, not the 768 of random embeddings."""
-    postprocessing = {score.variant.postprocess for score in variant_scores}
-    assert postprocessing == {"", "center", "zscore", "abtt", "whiten"}
-    assert Variant("4", "uniform", "whiten") in {score.variant for score in variant_scores}
-    assert Variant("random", "uniform", "whiten") not in {score.variant for score in variant_scores}
 
 
 VARIANTS = [
@@ -85,23 +71,17 @@ VARIANTS = [
 ]
 
 
-def find(variant: Variant, variant_scores: list[VariantScore]) -> VariantScore:
-    return next(score for score in variant_scores if score.variant == variant)
-
-
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 def test_a_variant_is_fitted_to_the_users_sentences_and_scored_on_the_labeled_pairs(
-    variant, here, variant_scores, user_sentences, task, dev
+    variant, here, results, user_sentences, task, dev
 ):
     prompt = PROMPTS.get(variant.source, "")
     model = SentenceEncoder.from_pretrained(here / "tiny", layer="4" if prompt else variant.source)
     model.prompt = prompt
     token_texts = user_sentences if variant.token_weights == "idf" else None
     encode = change(model, variant.token_weights, token_texts, variant.postprocess, user_sentences)
-    score, expected = find(variant, variant_scores), evaluate_similarity(encode, task, lambda _: dev)
-    assert score.score == pytest.approx(expected["spearman"], abs=1e-6)
-    assert score.iso_score == pytest.approx(iso_score(encode(user_sentences)), rel=1e-4)
-    assert score.mean_cosine == pytest.approx(mean_cosine(encode(user_sentences)), abs=1e-5)
+    expected = evaluate_similarity(encode, task, lambda _: dev)["spearman"]
+    assert results.scores[variant] == {("stsb", "dev"): pytest.approx(expected, abs=1e-6)}
 
 
 # --------------------------------------------------------------------------------------------------- the text
@@ -110,23 +90,28 @@ def test_a_variant_is_fitted_to_the_users_sentences_and_scored_on_the_labeled_pa
 def text_for(*scores: float, random: float = -1.0) -> str:
     """The text if the unchanged model has the first of these scores, and two variants have the others."""
     variants = [Variant("4", "uniform", ""), Variant("4", "idf", ""), Variant("word", "idf", "zscore")]
-    pairs = zip(variants[: len(scores)], scores, strict=True)
-    variant_scores = [VariantScore(variant, score, 0.5, 0.1) for variant, score in pairs]
-    variant_scores.append(VariantScore(Variant("random", "idf", ""), random, 0.5, 0.1))
-    variant_scores.sort(key=lambda score: -score.score)
-    return recommend(variant_scores, ["M"], 4, Path("own.txt")).text
+    results = GridResults({"similarity": ["a"]}, ["word", "4", "random"], ["word", "4"])
+    pairs = [*zip(variants, scores, strict=False), (Variant("random", "idf", ""), random)]
+    results.scores = {variant: {("a", "dev"): score} for variant, score in pairs}
+    results.scores[Variant("4", "uniform", "quantile")] = {("a", "dev"): 0.99}  # cannot be saved
+    return recommend(results, ["M"], Path("own.txt"))
 
 
 def test_the_best_variant_is_recommended_with_both_scores():
     text = text_for(0.5, 0.6, 0.7)
-    assert text.startswith("Use word + idf + zscore: 70.00 instead of 50.00 unchanged.")
+    assert "\n\nUse word + idf + zscore: 70.00 instead of 50.00 unchanged. To save" in text
     assert "Random embeddings" not in text
+    assert [re.split("  +", line.strip()) for line in text.splitlines()[1:4]] == [
+        ["word + idf + zscore", "70.00", "best"],
+        ["4", "50.00", "unchanged"],
+        ["random + idf", "-100.00", "random embeddings, their best"],
+    ]
 
 
 @pytest.mark.parametrize(("gain", "keep"), [(0.0, True), (0.9 * MIN_GAIN, True), (1.1 * MIN_GAIN, False)])
 def test_the_model_stays_unchanged_if_the_gain_is_small(gain, keep):
     text = text_for(0.5, 0.5 + gain)
-    assert text.startswith("Keep the model unchanged: the best variant has 5") == keep
+    assert ("\n\nKeep the model unchanged: the best variant has 5" in text) == keep
     assert ("evaluate.py" in text) != keep
 
 
@@ -136,22 +121,13 @@ def test_random_embeddings_that_are_as_good_are_mentioned(random, mentioned):
 
 
 def test_random_embeddings_are_never_recommended():
-    assert text_for(0.5, 0.6, random=0.9).startswith("Use 4 + idf")
-
-
-def test_the_table_has_the_best_the_unchanged_model_and_random_embeddings(variant_scores):
-    lines = recommend(variant_scores, ["M"], 4, Path("own.txt")).table
-    remarks = [line[-1] for line in lines[1:]]
-    assert remarks.count("unchanged") == 1 or remarks[0] == "best"
-    assert lines[-1][0].startswith("random") and lines[-1][-1] == "random embeddings, their best"
-    assert {"4"} <= {line[0] for line in lines} and len(lines) <= MAX_SHOWN + 3
-    best_random = max(score.score for score in variant_scores if score.variant.source == "random")
-    assert lines[-1][1] == f"{100 * best_random:.2f}"
+    assert "\n\nUse 4 + idf" in text_for(0.5, 0.6, random=0.9)
 
 
 def test_an_undefined_score_is_not_the_best():
-    text = text_for(0.5, float("nan"), 0.7)
-    assert text.startswith("Use word + idf + zscore")
+    assert "\n\nUse word + idf + zscore" in text_for(0.5, math.nan, 0.7)
+    with pytest.raises(InputError, match="^M has no score without changes .all embeddings are equal.: check"):
+        text_for(math.nan, 0.6, 0.7)
 
 
 # ------------------------------------------------------------------------------------------------ the command
@@ -165,14 +141,14 @@ def printed(here, capsys, monkeypatch, tmp_path):
     def printed(variant: Variant, model: Path = here / "tiny", *more: str) -> tuple[list[str], float]:
         scores = {}
 
-        def favor_variant(*args):
-            all_scores = score_variants(*args)
-            best = find(variant, all_scores)
-            scores[variant] = best.score
-            others = [replace(score, score=score.score - 5) for score in all_scores if score != best]
-            return [best, *others]
+        def favor_variant(*args, **keywords):
+            results = run_grid(*args, **keywords)
+            scores[variant] = results.scores[variant]["stsb", "dev"]
+            results.scores[variant]["stsb", "dev"] = 1.0
+            results.scores[results.baseline]["stsb", "dev"] = 0.5
+            return results
 
-        monkeypatch.setattr(command, "score_variants", favor_variant)
+        monkeypatch.setattr(command, "run_grid", favor_variant)
         command.main([str(model), str(here / "own.txt"), "--data", str(here / "pairs"), *more])
         (line,) = (line for line in capsys.readouterr().out.splitlines() if "evaluate.py" in line)
         python, script, *words = shlex.split(line)

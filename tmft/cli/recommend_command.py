@@ -3,10 +3,12 @@
     python -m tmft recommend google-bert/bert-base-uncased sentences.txt
     python -m tmft recommend google-bert/bert-base-uncased sentences.txt --task sickr
 
-Token weights and post-processing are estimated from the sentences of FILE. Every combination is scored on the
-dev split of a similarity task, so the recommendation fits if its pairs resemble your sentences.
+It is the variant of `tmft grid` that is best on the dev split of a similarity task, if token weights and
+post-processing are estimated from the sentences of FILE. So it fits if the pairs resemble your sentences.
 """
 
+import math
+import shlex
 from argparse import Namespace
 from pathlib import Path
 
@@ -19,9 +21,15 @@ from tmft.cli.options import (
 )
 from tmft.cli.parser import CommandLineParser
 from tmft.datasets.task_lookup import read_sentences, read_split
-from tmft.io.formatting import text_table
+from tmft.embedding.prompts import PROMPTS
+from tmft.embedding.token_weights import NEEDS_TEXT
+from tmft.errors import InputError
+from tmft.io.formatting import percent, text_table
 from tmft.runs.run_result import FineTunedRun
-from tmft.training_free.recommend import recommend, score_variants
+from tmft.training_free.grid import GridResults, run_grid
+from tmft.training_free.variants import Variant
+
+MIN_GAIN = 0.01  # smaller gains of the score may be chance: other pairs may change a score as much
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -32,9 +40,60 @@ def main(argv: list[str] | None = None) -> None:
     print(
         f"{args.model}: {len(sentences)} sentences of {args.file}, scored on {len(pairs)} pairs of {name} dev"
     )
-    scores = score_variants(model, sentences, task, pairs)
-    result = recommend(scores, evaluate_options(args), len(model.encoder.layers), args.file)
-    print(f"\n{text_table(result.table)}\n\n{result.text}")
+    results = run_grid(model, {name: task}, {name: lambda split: pairs}, own_sentences=sentences)
+    print(f"\n{recommend(results, evaluate_options(args), args.file)}")
+
+
+def recommend(results: GridResults, evaluate_args: list[str], sentences_file: Path) -> str:
+    """Return the recommendation: a table with the best variant, the unchanged model and random embeddings.
+
+    Below it the best variant is recommended, with the command that saves it as a model, or the unchanged
+    model if the best one gains less than MIN_GAIN over it.
+    results: the scores on dev. evaluate_args: the arguments of evaluate.py that name the model and the
+    labeled pairs. sentences_file: the file with the user's sentences. Raises InputError if the unchanged
+    model has no score.
+    """
+    scores = {
+        variant: score
+        for variant in results.scores
+        if not math.isnan(score := results.mean_score(variant, "similarity", "dev"))
+        and variant.postprocess != "quantile"  # which cannot be saved with a model
+    }
+    unchanged = results.baseline
+    if unchanged not in scores:
+        raise InputError(
+            f"{evaluate_args[0]} has no score without changes (all embeddings are equal): check its weights"
+        )
+    best = max((variant for variant in scores if variant.source != "random"), key=scores.__getitem__)
+    random = max((variant for variant in scores if variant.source == "random"), key=scores.__getitem__)
+    remarks = {"best": best, "unchanged": unchanged, "random embeddings, their best": random}
+    lines = [[variant.name, percent(scores[variant]), remark] for remark, variant in remarks.items()]
+    comparison = f"{percent(scores[best])} instead of {percent(scores[unchanged])} unchanged"
+    if scores[best] < scores[unchanged] + MIN_GAIN:
+        text = f"Keep the model unchanged: the best variant has {comparison}, which is no reliable gain."
+    else:
+        command = save_command(best, evaluate_args, unchanged.source, sentences_file)
+        text = f"Use {best.name}: {comparison}. To save it as a model:\n    {command}"
+    if scores[random] >= scores[best]:
+        text += (
+            "\nRandom embeddings are as good here: this checkpoint adds nothing to counting the words that "
+            "two sentences share."
+        )
+    return f"{text_table([['variant', 'labeled pairs', ''], *lines])}\n\n{text}"
+
+
+def save_command(variant: Variant, evaluate_args: list[str], last_layer: str, sentences_file: Path) -> str:
+    """Return the shell command that saves the model of a variant. last_layer: that of the checkpoint."""
+    has_prompt, token_weights = variant.source in PROMPTS, variant.token_weights
+    words = ["python", "evaluate.py", *evaluate_args]
+    words += ["--layer", last_layer if has_prompt else variant.source]
+    words += ["--prompt", variant.source if has_prompt else "[X]"]  # [X] is no prompt, whatever was saved
+    if token_weights != "uniform":
+        needs_text = token_weights in NEEDS_TEXT
+        words += ["--token-weights", f"{token_weights}={sentences_file}" if needs_text else token_weights]
+    if variant.postprocess:
+        words += ["--postprocess", f"{variant.postprocess}={sentences_file}"]
+    return shlex.join([*words, "--save", "recommended"])
 
 
 def evaluate_options(args: Namespace) -> list[str]:

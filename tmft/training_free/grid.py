@@ -153,6 +153,7 @@ def run_grid(
     tasks: dict[str, Task],
     readers: Mapping[str, ReadSplit],
     text: Sequence[str] = (),
+    own_sentences: Sequence[str] = (),
 ) -> GridResults:
     """Score every variant of a model on every task.
 
@@ -161,9 +162,11 @@ def run_grid(
     readers: name of a task -> a function that takes the name of a split and returns its Examples.
     text: sentences of a reference text. If there are any, they add variants, in which idf weights or mean
         word vectors are estimated from this text.
+    own_sentences: unlabeled sentences to choose a variant for. If there are any, only dev is scored, and
+        token weights and post-processing are estimated from these sentences, as they would be in use.
 
-    For test scores, token weights and post-processing are estimated from the test sentences; for dev scores,
-    from the dev sentences.
+    Otherwise token weights and post-processing are estimated from the test sentences for test scores, and
+    from the dev sentences for dev scores.
     """
     start = time.perf_counter()
     embedder = VariantEmbedder(model, text)
@@ -171,15 +174,19 @@ def run_grid(
     for name, task in tasks.items():
         tasks_by_type.setdefault(grid_task_type(task), []).append(name)
     results = GridResults(tasks_by_type, embedder.table_sources, embedder.curve_sources)
-    units = [(name, split) for name, task in tasks.items() for split in splits_to_score(task, readers[name])]
+    units = [
+        (name, split)
+        for name, task in tasks.items()
+        for split in (["dev"] if own_sentences else splits_to_score(task, readers[name]))
+    ]
     with progress_bar(len(units), "task", True, desc="grid") as bar:
         for name, split in units:
             bar.set_postfix_str(f"{name} {split}", refresh=True)
             task, read_split = tasks[name], readers[name]
             evaluate = FAST_EVALUATORS.get(task.task_type, EVALUATORS[task.task_type])
-            sentences = list(dict.fromkeys(sentences_to_encode(task, read_split, split)))
+            fit_texts = own_sentences or unlabeled_texts(task, read_split, split)
+            sentences = list(dict.fromkeys([*sentences_to_encode(task, read_split, split), *fit_texts]))
             index = {sentence: i for i, sentence in enumerate(sentences)}
-            fit_texts = unlabeled_texts(task, read_split, split)
             fit_indices = [index[sentence] for sentence in fit_texts]
 
             encoder_start = time.perf_counter()
