@@ -138,6 +138,17 @@ def parse_pooling(name: str) -> list[Pooling]:
     return [POOLINGS[part] for part in name.split("+")]
 
 
+def check_pooling_excludes(name: str) -> None:
+    """Raise InputError if a pooling cannot leave out the tokens of a prompt, which get weight 0."""
+    if unsupported := [part for part in name.split("+") if part not in ("mean", "weightedmean", "lasttoken")]:
+        raise InputError(
+            f"pooling {unsupported[0]}: this model leaves the prompt out of the pooling (include_prompt is "
+            "false), which tmft can do for mean, weightedmean and lasttoken: use no prompt",
+            "pooling",
+            "prompt",
+        )
+
+
 def required_components(name: str) -> list[str]:
     """Return the components of a checkpoint, besides the encoder, that a pooling needs.
 

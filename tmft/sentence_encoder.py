@@ -33,7 +33,7 @@ from tmft.embedding.token_weights import TokenWeights, make_token_weights
 from tmft.encoder import BaseEncoder
 from tmft.errors import InputError, check_choice, check_range, short_repr
 from tmft.packing import PACKED_LENGTH, PackedBatch, TokenizedCorpus, length_bucketed_batches, pack
-from tmft.pooling import parse_pooling, pooling_functions
+from tmft.pooling import check_pooling_excludes, parse_pooling, pooling_functions
 from tmft.speed.prepacked_weights import fast_encoding, prepacked_weights
 from tmft.tokenizer import Tokenizer, check_sentences, check_vocab_size, resolve_max_length
 
@@ -68,6 +68,7 @@ class SentenceEncoder(nn.Module):
     prompts: {name: prompt}, the prompts among which prompt_name of `encode` chooses. The names query and
         document always exist; their text is '' unless the checkpoint has such a prompt.
     default_prompt_name: the name of the prompt that `encode` uses by default; None for no prompt.
+    include_prompt: False leaves the tokens of the prompt out of the pooling, as models such as INSTRUCTOR do.
     similarity_fn_name: how `similarity` compares embeddings: "cosine", "dot", "euclidean" or "manhattan".
     token_weights: the weights of tokens in mean pooling (set_token_weights sets them); None if all tokens
         have the same weight.
@@ -113,7 +114,7 @@ class SentenceEncoder(nn.Module):
         self.prompt = prompt
         self.layers, self.pooling = layers, pooling
         self.token_weights: TokenWeights | None = None
-        self.truncate_dim = None
+        self.truncate_dim, self.include_prompt = None, True
         self.head_modules = nn.Sequential(*modules)
         check_module_widths(self.head_modules, self.pooled_dimensions, source or "the model")
         self.source, self.load_report = source, load_report
@@ -292,12 +293,16 @@ class SentenceEncoder(nn.Module):
 
     # ------------------------------------------------------------------------------------------------ forward
 
-    def forward(self, batch: PackedBatch, truncate_dim: int | None = None) -> Tensor:
+    def forward(
+        self, batch: PackedBatch, truncate_dim: int | None = None, num_excluded: int | None = None
+    ) -> Tensor:
         """Return the embeddings of the S sentences of a packed batch: (S, D) float32.
 
         truncate_dim: the number of dimensions to keep, instead of the number that the model has.
+        num_excluded: how many tokens at the start of each sentence are not pooled; None: those of the default
+        prompt, if the model does not include prompts.
         """
-        pooled = self.pool_tokens(self.hidden_states_of(batch), batch)
+        pooled = self.pool_tokens(self.hidden_states_of(batch), batch, num_excluded)
         return self.apply_modules(pooled, truncate_dim)
 
     def hidden_states_of(self, batch: PackedBatch) -> Tensor:
@@ -309,16 +314,31 @@ class SentenceEncoder(nn.Module):
             return self.encoder(*batch.inputs)
         return mean_hidden_state(self.encoder, self.layers, batch)
 
-    def pool_tokens(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
+    def pool_tokens(self, hidden: Tensor, batch: PackedBatch, num_excluded: int | None = None) -> Tensor:
         """Return a vector for each of the S sentences of a packed batch: (S, pooled_dimensions) float32.
 
-        hidden: (B, T, hidden_size), the hidden states of the batch.
+        hidden: (B, T, hidden_size), the hidden states of the batch. num_excluded: as in `forward`.
         """
         weights = None if self.token_weights is None else self.token_weights(batch)  # (B, T)
+        if num_excluded is None:
+            num_excluded = self.num_excluded_tokens(self.prompt)
+        if num_excluded:
+            is_pooled = (batch.position_ids >= num_excluded).float()
+            weights = is_pooled if weights is None else weights * is_pooled
         pooled = [
             pool(hidden, batch, weights).float() for pool in pooling_functions(self.pooling, self.encoder)
         ]
         return torch.cat(pooled, dim=1) if len(pooled) > 1 else pooled[0]
+
+    def num_excluded_tokens(self, prompt: str) -> int:
+        """Return how many tokens before a sentence are not pooled: none, unless include_prompt is False.
+
+        prompt: the text of the prompt that is used.
+        """
+        if self.include_prompt or not prompt:
+            return 0
+        check_pooling_excludes(self.pooling)
+        return Prompt(prompt, self.tokenizer).prefix_length
 
     def apply_modules(self, pooled: Tensor, truncate_dim: int | None = None) -> Tensor:
         """Apply the modules after the pooling, then keep the first dimensions: return (S, D) float32.
@@ -396,13 +416,14 @@ class SentenceEncoder(nn.Module):
                 raise TypeError(f"encode: {name}={value!r} is not supported: {remedy}")
         single = isinstance(sentences, str)
         texts = [sentences] if isinstance(sentences, str) else sentences
-        forward: Callable[[PackedBatch], Tensor] = self
         if truncate_dim is not None:
             check_range("truncate_dim", truncate_dim, 1)
-            forward = partial(self.forward, truncate_dim=truncate_dim)
             if truncate_dim < self.dimensions and not normalize_embeddings:
                 self.warn_about_lengths()
-        token_ids = self.tokenize(texts, prompt, prompt_name)
+        prompt = choose_prompt(self.prompts, self.default_prompt_name, prompt_name, prompt)
+        token_ids = self.tokenize(texts, prompt)
+        num_excluded = self.num_excluded_tokens(prompt)
+        forward = partial(self.forward, truncate_dim=truncate_dim, num_excluded=num_excluded)
         embeddings = self.embed_token_ids(token_ids, forward, bool(show_progress_bar))
         check_finite_embeddings(embeddings, texts)
         if normalize_embeddings:

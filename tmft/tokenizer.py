@@ -20,6 +20,8 @@ class Tokenizer:
     add_special_tokens: False in static models; a text may then have no tokens at all.
     tokenizer_class: the transformers class that opens the saved files. Classes such as T5Tokenizer build the
     same tokenizer again from its vocabulary; PreTrainedTokenizerFast uses tokenizer.json as it is.
+    truncation_side: "right" or "left", the side on which texts that are too long lose tokens. None means the
+    direction in which the backend truncates, usually the right.
 
     The attribute pad_id is the id of the padding token, 0 if there is none.
     """
@@ -29,6 +31,7 @@ class Tokenizer:
     max_length: int | None
     add_special_tokens: bool
     tokenizer_class: str
+    truncation_side: str
 
     def __init__(
         self,
@@ -37,7 +40,9 @@ class Tokenizer:
         max_length: int | None = None,
         add_special_tokens: bool = True,
         tokenizer_class: str = UNCHANGED_CLASS,
+        truncation_side: str | None = None,
     ):
+        self.truncation_side = truncation_side or (backend.truncation or {}).get("direction", "right")
         if not add_special_tokens and backend.truncation:  # static models state their limit only here
             max_length = max_length or backend.truncation["max_length"]
         self.backend, self.special_tokens, self.max_length = backend, special_tokens, max_length
@@ -54,14 +59,18 @@ class Tokenizer:
 
         If a sentence has more than max_length tokens, its last suffix_length tokens are kept, and tokens
         before these are removed. suffix_length None means the number of special tokens that are added after
-        a sentence, such as [SEP] or </s>.
+        a sentence, such as [SEP] or </s>. If texts are truncated on the left, the first tokens after the
+        special tokens before a sentence are removed instead.
         """
         token_ids = self.encode_batch(sentences, add_special_tokens=self.add_special_tokens)
         too_long = [index for index, ids in enumerate(token_ids) if len(ids) > max_length]
         if not too_long:
             return token_ids, 0
-        if suffix_length is None:
-            suffix_length = self.num_special_tokens[1]
+        num_before, num_after = self.num_special_tokens
+        if self.truncation_side == "left":
+            suffix_length = max_length - num_before
+        elif suffix_length is None:
+            suffix_length = num_after
         for index in too_long:
             ids = token_ids[index]
             token_ids[index] = ids[: max_length - suffix_length] + ids[len(ids) - suffix_length :]

@@ -71,7 +71,7 @@ def static(tmp_path) -> Path:
 
 def say(folder: Path, *modules: tuple[str, str]) -> Path:
     folder.mkdir(exist_ok=True)
-    entries = [{"type": f"some.where.{kind}" if path else kind, "path": path} for kind, path in modules]
+    entries = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in modules]
     (folder / "modules.json").write_text(json.dumps(entries))
     return folder
 

@@ -83,12 +83,6 @@ def width(kind: str, size: int) -> Callable[[Path], None]:
     return change
 
 
-def pooled_without_its_prompt(folder: Path) -> None:
-    write_now(folder / POOLING, {"pooling_mode": "mean", "include_prompt": False})
-    SentenceEncoder.from_pretrained(folder)  # there is no prompt
-    write_now(folder / SETTINGS, {"prompts": {"query": "a dog "}})
-
-
 def words_of_another_checkpoint(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
     words = ["[UNK]", "[CLS]", "[SEP]", *(f"word{n}" for n in range(200))]
@@ -105,12 +99,12 @@ NOT_BELOW = "not in a folder directly below"
 MANY = [{"type": "models.Dense", "path": f"{n}_Dense"} for n in range(3000)]
 # Words of the message -> what is changed in the folder of a model with token weights, Dense and Normalize.
 REPLACEABLE = {  # modules after the pooling, which is why the message proposes to name one
-    "a CNN in '4_CNN'.* name a pooling, which is then": module("CNN", "4_CNN"),
-    "4_Dense is a Dense with a residual": module("Dense", "4_Dense", **OTHER, use_residual=True),
-    "4_A is a Dense .* tokens": module("Dense", "4_A", module_input_name="token_embeddings"),
-    "4_B is a Dense .* tokens": module("Dense", "4_B", module_output_name="token_embeddings"),
-    "4_A is a Normalize .* tokens": module("Normalize", "4_A", module_input_name="token_embeddings"),
-    "4_B is a Normalize .* tokens": module("Normalize", "4_B", module_output_name="token_embeddings"),
+    "a 'CNN' after the pooling.* name a pooling, which is then": module("CNN", "4_CNN"),
+    "4_Dense.*: use_residual is True": module("Dense", "4_Dense", **OTHER, use_residual=True),
+    "4_A.*: module_input_name": module("Dense", "4_A", module_input_name="token_embeddings"),
+    "4_B.*: module_output_name": module("Dense", "4_B", module_output_name="token_embeddings"),
+    "4_A.*: module_input_name is 't": module("Normalize", "4_A", module_input_name="token_embeddings"),
+    "4_B.*: module_output_name is 't": module("Normalize", "4_B", module_output_name="token_embeddings"),
     "no weights in .*4_Dense: expected one of model.safe": module("Dense", "4_Dense", **OTHER),
     "4_Dense is not a complete Dense": huge_dense,
     "has a Dense for embeddings of 48 dimensions, but gets 24": width("Dense", 48),
@@ -137,7 +131,6 @@ REFUSED = {
     f"a Dense is in 'a/', {NOT_BELOW}": module("Dense", "a/"),
     f"a Dense is in 'a.x00', {NOT_BELOW}": module("Dense", "a\0"),
     f"a Dense is in 'a-a-.*, {NOT_BELOW}": module("Dense", "a-" * 150),
-    "config.json cannot be read .include_prompt is false, but": pooled_without_its_prompt,
     "pooling 'middle': choose one of mean, cls": write("tmft.json", {"pooling": "middle"}),
     "pooling is .*, not a text": write("tmft.json", {"pooling": ["mean"]}),
     "tmft.json cannot be read .its format is 2, this version": write("tmft.json", {"format": 2}),

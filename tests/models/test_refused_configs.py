@@ -188,6 +188,7 @@ REFUSED = [  # family, changes of the content, words of the message
                "original_max_position_embeddings": 7}, "original_max_position_embeddings is 7, but 32 in"),
     ("llama", {"rope_parameters": {"partial_rotary_factor": 1}, "partial_rotary_factor": 0.5},
      "partial_rotary_factor is 0.5, but 1 in rope_scaling or rope_parameters (config.json): correct"),
+    ("modernbert", {"rope_parameters": {"full_attention": YARN | {"truncate": False}}}, "truncate is false"),
     ("llama", {"rope_scaling": YARN | {"truncate": 1}}, "truncate is 1 (config.json): expected true or fals"),
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5 (config.json): only heads rotat"),
     ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5 (config.js"),

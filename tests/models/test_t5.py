@@ -6,6 +6,7 @@ import pytest
 import torch
 from conftest import (
     VOCABULARY,
+    store_weights,
     stored_weights,
     vocabulary_folder,
 )
@@ -182,6 +183,16 @@ def old_file(folder) -> dict:
     (folder / "model.safetensors").unlink()
     torch.save(weights, folder / "pytorch_model.bin")
     return weights
+
+
+def test_a_file_with_the_word_embeddings_of_the_encoder_alone_is_read(folder):
+    """As T5EncoderModel of some versions saves it: `shared` is left out, and its copy is there."""
+    expected = load_encoder_with_report(folder)[0].state_dict()
+    weights = stored_weights(folder)
+    weights["encoder.embed_tokens.weight"] = weights.pop("shared.weight")
+    store_weights(folder, weights)
+    for name, weight in load_encoder_with_report(folder)[0].state_dict().items():
+        assert weight.equal(expected[name]), name
 
 
 def test_an_old_file_gives_the_encoder_and_reports_ignored_tensors(folder, old_file):

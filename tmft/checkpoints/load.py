@@ -138,13 +138,16 @@ def match_tensors(
     Returns a report that names the tensor for each parameter; its num_parameters is still 0. Raises
     InputError if a tensor is unknown, if a parameter has no tensor, or if two tensors are the same parameter.
     """
-    family, param_names = FAMILIES[config.model_type], parameter_names(config)
+    family, param_names = FAMILIES[config.model_type], dict(parameter_names(config))
     all_layers = expected if layer == config.num_hidden_layers else empty_encoder(config).state_dict()
     depth = f"{layer} of {config.num_hidden_layers} layers"
     report = LoadReport(depth=" and ".join([depth, *config.components]))
 
-    for checkpoint_name in files.names:
-        unprefixed = rename_legacy_weight(remove_prefix(checkpoint_name, family.prefixes))
+    names = {name: rename_legacy_weight(remove_prefix(name, family.prefixes)) for name in files.names}
+    for copy, original in family.copies.items():
+        if f"{original}.weight" not in names.values():
+            param_names[f"{copy}.weight"] = param_names[f"{original}.weight"]
+    for checkpoint_name, unprefixed in names.items():
         param_name = param_names.get(unprefixed, "")
         head = next((head for head in family.ignored_heads if f"{unprefixed}.".startswith(f"{head}.")), None)
         if param_name in report.loaded:

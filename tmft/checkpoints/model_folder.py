@@ -18,14 +18,15 @@ from torch import Tensor
 
 from tmft.checkpoints.hub import HubRepository, is_hub_id
 from tmft.checkpoints.st_folder import (
-    BASE_MODULES,
     HEAD_MODULES,
     STATIC_EMBEDDING,
     WORD_WEIGHTS,
     ModelSettings,
     ModuleEntry,
     SavedModule,
+    find_chain_problem,
     merge_settings,
+    parse_module_config,
     parse_modules,
     parse_pooling_config,
     parse_st_config,
@@ -36,6 +37,7 @@ from tmft.checkpoints.tokenizer_config import (
     TOKENIZER_CONFIG_FILES,
     TokenizerConfig,
     parse_added_tokens,
+    parse_extra_tokens,
     parse_special_tokens,
     parse_tokenizer_config,
 )
@@ -55,6 +57,12 @@ ST_CONFIG_FILES = (
     "config_sentence_transformers.json",
     "tmft.json",
 )
+# What a Transformer module says beside config.json; old versions named the file after the class of the model.
+TRANSFORMER_CONFIG_FILES = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+ADAPTER_FILE = "adapter_config.json"  # weights that are added to those of the model, such as LoRA
 # From which a tokenizer is built if there is no tokenizer.json: the files of all kinds in tokenizer_kinds.py.
 VOCABULARY_FILES = (
     *("vocab.txt", "spm.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "merges.txt"),
@@ -130,6 +138,11 @@ class ModelFolder:
             if any(self.path.glob(f"{WRITING}*")):
                 raise InputError(f"{self.name} is not complete: wait until it is saved, or save it again")
             raise InputError(f"no config.json in {self.name}: this is not a checkpoint folder")
+        if self.find(self.in_encoder(ADAPTER_FILE)):
+            raise InputError(
+                f"{self.name} has an adapter beside the weights ({ADAPTER_FILE}), which tmft does not apply: "
+                "merge the two with merge_and_unload() of peft, and save the result"
+            )
         if self.repository is not None:
             self.file_names(weights)  # now: later steps of a program may have no network
         elif weights or self.is_static:
@@ -257,21 +270,37 @@ class ModelFolder:
         keep and the similarity function; the files of the modules are then not read.
         Raises InputError if a file is damaged, or if tmft cannot run one of the modules.
         """
-        of_encoder = self.in_encoder("sentence_bert_config.json")
-        of_encoder = of_encoder if self.find(of_encoder) else "sentence_bert_config.json"
+        names = (*map(self.in_encoder, TRANSFORMER_CONFIG_FILES), *TRANSFORMER_CONFIG_FILES)
+        of_encoder = next(filter(self.find, names), TRANSFORMER_CONFIG_FILES[0])
         st_config = self.parse_json("config_sentence_transformers.json", parse_st_config)
         tmft_json = self.parse_json("tmft.json", parse_tmft_json)
         transformer_config = self.parse_json(of_encoder, parse_transformer_config)
         pooling_folder = self.subfolder_of("Pooling") if self.modules else "1_Pooling"
-        pooling = None
-        if pooling_folder is not None:
-            has_prompts = any((st_config["prompts"] | tmft_json["prompts"]).values())
-            parse = partial(parse_pooling_config, has_prompts=has_prompts)
-            pooling = self.parse_json(f"{pooling_folder}/config.json", parse)
+        pooling_config: dict[str, Any] = {}
+        if pooling_folder is not None and with_modules:
+            pooling_config = self.parse_json(f"{pooling_folder}/config.json", parse_pooling_config)
         with reading(self.path):
-            settings = merge_settings(st_config, tmft_json, transformer_config, pooling)
+            settings = merge_settings(st_config, tmft_json, transformer_config, pooling_config)
+        first = self.modules[0].kind if self.modules else "Transformer"
+        if first not in ("Transformer", STATIC_EMBEDDING):
+            raise InputError(
+                f"{self.path}/modules.json begins with a {first}, which tmft cannot run: use a model whose "
+                "first module is the Transformer of sentence-transformers"
+            )
         if not with_modules:
-            return replace(settings, similarity_fn_name="cosine", truncate_dim=None, token_weights=None)
+            return replace(
+                settings,
+                similarity_fn_name="cosine",
+                truncate_dim=None,
+                token_weights=None,
+                include_prompt=True,
+            )
+        if problem := self.modules and find_chain_problem([module.kind for module in self.modules]):
+            raise InputError(
+                f"{self.path}/modules.json {problem}, which tmft cannot run: name a `pooling`, which is then "
+                "used without modules after it",
+                "pooling",
+            )
         if (similarity := settings.similarity_fn_name) not in SIMILARITIES:
             log.warning(
                 "%s has similarity_fn_name %s: embeddings are compared by their cosine", self.path, similarity
@@ -287,29 +316,23 @@ class ModelFolder:
                 )
             settings.word_weights = self.read_word_weights(word_weights)
         settings.modules = [
-            self.read_module(module)
-            for module in self.modules
-            if module.kind not in (*BASE_MODULES, WORD_WEIGHTS)
+            self.read_module(module) for module in self.modules if module.kind in HEAD_MODULES
         ]
         return settings
 
     def read_module(self, module: ModuleEntry) -> SavedModule:
         """Read a module after the pooling. Raises InputError if tmft cannot run it or a file is damaged."""
         kind, path = module.kind, self.path / module.subfolder
-        unsupported = ""
-        if kind not in HEAD_MODULES or not module.subfolder:
-            unsupported = f"{self.path}/modules.json has a {kind} in {module.subfolder!r}"
-        else:
-            config = self.read_json(f"{module.subfolder}/config.json")
-            names = [config.get(key) for key in ("module_input_name", "module_output_name")]
-            if config.get("use_residual") or any(name not in (None, "sentence_embedding") for name in names):
-                unsupported = f"{path} is a {kind} with a residual or for tokens"
-        if unsupported:
-            raise InputError(
-                f"{unsupported}, which tmft cannot run: name a `pooling`, which is then used without modules "
-                "after it",
-                "pooling",
+        if not module.subfolder:
+            raise InputError(f"{self.path}/modules.json has a {kind} without a folder: restore the file")
+        try:
+            config = self.parse_json(
+                f"{module.subfolder}/config.json", partial(parse_module_config, kind=kind)
             )
+        except InputError as error:
+            raise InputError(
+                f"{error}, or name a `pooling`, which is then used without modules after it", "pooling"
+            ) from None
         if kind == "Normalize":
             return SavedModule(kind, folder=str(path))
         files = self.open_weights(module.subfolder)
@@ -331,6 +354,7 @@ class ModelFolder:
         config = self.parse_json(config_name, partial(parse_tokenizer_config, model_config=model_config))
         if not config.is_complete:
             config.tokens = self.parse_json(map_name, partial(parse_special_tokens, before=config.tokens))
+            config.extra_tokens += self.parse_json(map_name, parse_extra_tokens)
             texts = config.special_tokens.values()
             config.added_tokens = self.parse_json(
                 added_name, partial(parse_added_tokens, special_tokens=texts)

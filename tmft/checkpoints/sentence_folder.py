@@ -108,7 +108,7 @@ def model_from_folder(
     )
     model.prompts, model.default_prompt_name = dict(saved.prompts), saved.default_prompt_name
     model.similarity_fn_name = saved.similarity_fn_name
-    model.truncate_dim = saved.truncate_dim
+    model.include_prompt, model.truncate_dim = saved.include_prompt, saved.truncate_dim
     if model.truncate_dim is not None:
         model.warn_about_lengths()
     if saved.token_weights:
@@ -162,6 +162,7 @@ def collect_settings(model: "SentenceEncoder") -> ModelSettings:
         default_prompt_name=model.default_prompt_name,
         similarity_fn_name=model.similarity_fn_name,
         truncate_dim=model.truncate_dim,
+        include_prompt=model.include_prompt,
         layer_mix=format_layer_mix(model.layers) if model.layers else None,
         token_weights="no-prompt" if positional else None,
         word_weights=None if weights is None or positional else weights.table.cpu(),

@@ -19,7 +19,7 @@ from torch import Tensor
 from tmft.checkpoints.save import save_tensors
 from tmft.embedding.prompts import NO_PROMPTS
 from tmft.errors import InputError, did_you_mean, short_repr
-from tmft.io.files import get_typed, is_plain_name, is_utf8_string
+from tmft.io.files import check_known_keys, get_typed, is_plain_name, is_utf8_string
 from tmft.pooling import POOLINGS
 
 TMFT_FORMAT = 1  # of tmft.json; another number means that its keys have another meaning
@@ -29,10 +29,63 @@ POOLING_KEYS = ("cls", "mean", "max", "mean_sqrt_len_tokens")
 CONCAT_ORDER = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 STATIC_EMBEDDING = "StaticEmbedding"  # the module that takes the place of Transformer in a static model
 WORD_WEIGHTS = "WordWeights"  # the module with a weight for each word of the vocabulary
-BASE_MODULES = ("Transformer", STATIC_EMBEDDING, "Pooling")
 HEAD_MODULES = ("Dense", "LayerNorm", "Normalize")  # the modules after the pooling that tmft can run
+OWN_PACKAGE = "sentence_transformers."  # what the class of a module that tmft can run begins with
 MAX_POOLING_NAME_LENGTH = 200  # characters of a name such as max+mean
 MAX_MODULES = 50  # of one model; the files of each of them are requests to the hub
+
+# For each file the keys that it may have. The values are those under which the result is the same as without
+# the key; None: the key is read. Everything else is refused (check_known_keys), since sentence-transformers
+# would compute other embeddings than tmft.
+TRANSFORMER_KEYS: dict[str, tuple[object, ...] | None] = {
+    "max_seq_length": None,
+    "do_lower_case": None,
+    "transformer_task": ("feature-extraction",),
+    "modality_config": None,
+    "module_output_name": ("token_embeddings",),
+    "unpad_inputs": (True, False),  # batches without padding give the same embeddings
+    # Arguments for transformers: null and {} alone, and what has no effect on the result (ARGUMENT_KEYS).
+    **dict.fromkeys(("model_args", "model_kwargs", "config_args", "config_kwargs"), None),
+    **dict.fromkeys(("tokenizer_args", "processor_kwargs"), None),
+}
+ARGUMENT_KEYS: dict[str, tuple[object, ...] | None] = {
+    "attn_implementation": ("eager", "sdpa", "flash_attention_2"),
+    "add_pooling_layer": (True, False),
+    "trust_remote_code": (True, False),  # sentence-transformers removes it as well
+    "torch_dtype": ("float32", "auto"),
+    "dtype": ("float32", "auto"),
+    "use_fast": (True, False),
+    "padding_side": ("left", "right"),
+    "low_cpu_mem_usage": (True, False),
+    "use_safetensors": (True, False),
+    "use_memory_efficient_attention": (True, False),
+    "unpad_inputs": (True, False),
+}
+POOLING_CONFIG_KEYS: dict[str, tuple[object, ...] | None] = {
+    **dict.fromkeys(("word_embedding_dimension", "embedding_dimension", "pooling_mode", "include_prompt")),
+    **dict.fromkeys(key for entry in POOLINGS.values() if (key := entry.sentence_transformers_key)),
+}
+HEAD_CONFIG_KEYS: dict[str, dict[str, tuple[object, ...] | None]] = {
+    "Dense": {
+        **dict.fromkeys(("in_features", "out_features", "bias", "activation_function")),
+        "module_input_name": ("sentence_embedding",),
+        "module_output_name": ("sentence_embedding",),
+        "use_residual": (False,),
+    },
+    "LayerNorm": {"dimension": None},
+    "Normalize": {
+        "module_input_name": ("sentence_embedding",),
+        "module_output_name": ("sentence_embedding",),
+    },
+    WORD_WEIGHTS: dict.fromkeys(("vocab", "word_weights", "unknown_word_weight")),
+}
+TMFT_KEYS: dict[str, tuple[object, ...] | None] = dict.fromkeys(
+    ("format", "pooling", "layer_mix", "token_weights", "prompts", "default_prompt_name")
+)
+# This file alone may have keys that nobody knows: sentence-transformers does not read them either.
+ST_CONFIG_KEYS = ("__version__", "prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
+ST_MODEL_TYPES = ("SentenceTransformer",)
+TEXT_MODALITY = {"method": "forward", "method_output_name": "last_hidden_state"}
 
 
 @dataclass
@@ -62,6 +115,7 @@ class ModelSettings:
     default_prompt_name: the name of the prompt that is used if none is asked for; None if it is no prompt.
     similarity_fn_name: how embeddings are compared, one of SIMILARITIES.
     truncate_dim: how many dimensions of an embedding are kept, the first ones; None keeps all.
+    include_prompt: whether the tokens of a prompt are pooled.
     layer_mix: the hidden states whose mean is pooled, such as "1+12"; None means the last hidden state.
     token_weights: the name of token weights that depend on positions, "no-prompt"; None if there are none.
     word_weights: (V,) float32, the weight of each token of the vocabulary in mean pooling; None if all
@@ -76,6 +130,7 @@ class ModelSettings:
     default_prompt_name: str | None = None
     similarity_fn_name: str = "cosine"
     truncate_dim: int | None = None
+    include_prompt: bool = True
     layer_mix: str | None = None
     token_weights: str | None = None
     word_weights: Tensor | None = None
@@ -117,7 +172,7 @@ class ModelSettings:
         """Whether an embedding is the mean of the last hidden states and nothing else."""
         more = self.modules or self.prompt or self.tmft_only or self.truncate_dim
         more = more or self.word_weights is not None
-        return self.pooling == "mean" and not more
+        return self.pooling == "mean" and self.include_prompt and not more
 
     @property
     def compatibility_note(self) -> str:
@@ -153,7 +208,11 @@ def is_prompt_template(text: str) -> bool:
 
 
 class ModuleEntry(NamedTuple):
-    """A line of modules.json: the class of a module, without its package, and its subfolder ('': none)."""
+    """A line of modules.json: the class of a module and its subfolder ('': none).
+
+    kind: the name of the class without its package, if sentence-transformers has the class; else its full
+    name, as another package's class computes something else.
+    """
 
     kind: str
     subfolder: str
@@ -164,17 +223,45 @@ def parse_modules(entries: list[dict[str, Any]]) -> list[ModuleEntry]:
     if len(entries) > MAX_MODULES:
         raise ValueError(f"it lists {len(entries)} modules, at most {MAX_MODULES} are supported")
     modules = []
+    names = [str(entry["name"]) for entry in entries if entry.get("name") is not None]
+    if repeated := [name for name in names if names.count(name) > 1]:  # the last one alone would be run
+        raise ValueError(f"the name {short_repr(repeated[0])} occurs twice")
     for entry in entries:
         kind, subfolder = (get_typed(entry, key, str) or "" for key in ("type", "path"))
-        kind, subfolder = kind.rpartition(".")[2], "" if subfolder == "." else subfolder
+        kind = kind.rpartition(".")[2] if kind.startswith(OWN_PACKAGE) else kind
+        subfolder = "" if subfolder == "." else subfolder
+        check_known_keys(entry, {"idx": None, "name": None, "path": None, "type": None, "kwargs": ([],)})
         if subfolder and not is_plain_name(subfolder):
             raise ValueError(f"a {kind} is in {short_repr(subfolder)}, not in a folder directly below")
         modules.append(ModuleEntry(kind, subfolder))
     return modules
 
 
+def find_chain_problem(kinds: list[str]) -> str:
+    """Return what is wrong with the order of the modules in a modules.json; '' if nothing is.
+
+    kinds: their classes. A sentence passes a Transformer, WordWeights (if any), a Pooling, then any number of
+    HEAD_MODULES; in a static model a StaticEmbedding takes the place of the first three.
+    """
+    first, *others = kinds
+    if foreign := [kind for kind in kinds if "." in kind]:
+        return f"has a {short_repr(foreign[0])}, a class of another package"
+    before_head = [] if first == STATIC_EMBEDDING else ["Pooling"]
+    if first == "Transformer" and others[:1] == [WORD_WEIGHTS]:
+        before_head = [WORD_WEIGHTS, "Pooling"]
+    if others[: len(before_head)] != before_head:
+        if "Pooling" not in others:
+            return "has no Pooling, so that a sentence has an embedding for each token"
+        return f"has {', '.join(kinds)} in this order, where a Pooling follows the Transformer"
+    if strange := [kind for kind in others[len(before_head) :] if kind not in HEAD_MODULES]:
+        return f"has a {short_repr(strange[0])} after the pooling"
+    return ""
+
+
 def parse_st_config(content: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of ModelSettings that a config_sentence_transformers.json states."""
+    if (model_type := content.get("model_type") or ST_MODEL_TYPES[0]) not in ST_MODEL_TYPES:
+        raise ValueError(f"model_type is {short_repr(model_type)}, not {ST_MODEL_TYPES[0]}")
     truncate_dim = get_typed(content, "truncate_dim", int)
     if truncate_dim is not None and truncate_dim < 1:
         raise ValueError(f"truncate_dim is {short_repr(truncate_dim)}, not 1 or more")
@@ -186,6 +273,7 @@ def parse_tmft_json(content: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of ModelSettings that a tmft.json states."""
     if (number := content.get("format", TMFT_FORMAT)) != TMFT_FORMAT:
         raise ValueError(f"its format is {short_repr(number)}, this version of tmft reads {TMFT_FORMAT}")
+    check_known_keys(content, TMFT_KEYS)
     names = {key: get_typed(content, key, str) for key in ("pooling", "layer_mix", "token_weights")}
     return parse_prompts(content) | names
 
@@ -201,6 +289,15 @@ def parse_prompts(content: dict[str, Any]) -> dict[str, Any]:
 
 def parse_transformer_config(content: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of ModelSettings that a sentence_bert_config.json states."""
+    check_known_keys(content, TRANSFORMER_KEYS)
+    modalities = get_typed(content, "modality_config", dict) or {"text": TEXT_MODALITY}
+    if modalities.get("text") != TEXT_MODALITY:
+        raise ValueError(
+            f"modality_config has {short_repr(modalities.get('text'))} for text, not the last layer"
+        )
+    for key in TRANSFORMER_KEYS:
+        if key.endswith(("_args", "_kwargs")):
+            check_known_keys(get_typed(content, key, dict) or {}, ARGUMENT_KEYS)
     max_length = content.get("max_seq_length")
     if type(max_length) is bool or max_length in (1, 2):  # other strange values are ignored
         raise ValueError(f"max_seq_length is {max_length}, not 3 or more tokens")
@@ -208,31 +305,50 @@ def parse_transformer_config(content: dict[str, Any]) -> dict[str, Any]:
     return {"max_length": max_length, "lower_case": bool(content.get("do_lower_case"))}
 
 
-def parse_pooling_config(content: dict[str, Any], has_prompts: bool) -> str | None:
-    """Return the name of the pooling, such as "max+mean", that the config.json of a Pooling asks for.
+def parse_pooling_config(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the pooling, such as "max+mean", and include_prompt, as the config.json of a Pooling has them.
 
-    Old files have a key for each pooling, new ones a single key. The result is None if no pooling is chosen.
+    Old files have a key for each pooling, new ones a single key. The pooling is None if none is chosen.
     """
-    if content.get("include_prompt") is False and has_prompts:
-        raise ValueError("include_prompt is false, but pooling without the prompt is not supported")
+    check_known_keys(content, POOLING_CONFIG_KEYS)
     names = content.get("pooling_mode") or [
-        name for name in CONCAT_ORDER if content.get(POOLINGS[name].sentence_transformers_key or "")
+        name
+        for name in CONCAT_ORDER
+        if get_typed(content, POOLINGS[name].sentence_transformers_key or "", bool)
     ]
     if not isinstance(names, str) and not (isinstance(names, list) and all(map(is_utf8_string, names))):
         raise TypeError(f"pooling_mode is {short_repr(names)}, not a name or a list of names")
-    return (names if isinstance(names, str) else "+".join(names)) or None
+    names = names.split("+") if isinstance(names, str) else names
+    if unknown := [name for name in names if name not in POOLINGS]:
+        raise ValueError(f"the pooling {short_repr(unknown[0])} is not known to tmft")
+    return {
+        "pooling": "+".join(names) or None,
+        "include_prompt": get_typed(content, "include_prompt", bool) is not False,
+    }
+
+
+def parse_module_config(content: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Return the config.json of a module after the pooling unchanged, if tmft can run the module.
+
+    kind: one of HEAD_MODULES or WORD_WEIGHTS.
+    """
+    check_known_keys(content, HEAD_CONFIG_KEYS[kind])
+    activation = content.get("activation_function")
+    if activation is not None and not str(activation).startswith("torch.nn."):
+        raise ValueError(f"activation_function is {short_repr(activation)}, which is no class of torch.nn")
+    return content
 
 
 def merge_settings(
     st_config: dict[str, Any],
     tmft_json: dict[str, Any],
     transformer_config: dict[str, Any],
-    pooling: str | None,
+    pooling_config: dict[str, Any],
 ) -> ModelSettings:
     """Return the settings of a folder. Prompts and pooling in tmft.json replace those of the other files."""
-    settings = ModelSettings(**st_config | tmft_json | transformer_config)
+    settings = ModelSettings(**st_config | pooling_config | tmft_json | transformer_config)
     settings.prompts = NO_PROMPTS | st_config["prompts"] | tmft_json["prompts"]
-    settings.pooling = settings.pooling or pooling
+    settings.pooling = settings.pooling or pooling_config.get("pooling")
     if settings.pooling and len(settings.pooling) > MAX_POOLING_NAME_LENGTH:
         raise ValueError(f"a pooling {short_repr(settings.pooling)} of too long a name")
     if settings.default_prompt_name is None:
@@ -319,7 +435,7 @@ def settings_to_files(
             {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
             for n, (path, kind) in enumerate(kinds.items())
         ],
-        "1_Pooling/config.json": pooling_config(pooling, hidden_size),
+        "1_Pooling/config.json": pooling_config(pooling, hidden_size, config.include_prompt),
         "sentence_bert_config.json": {"max_seq_length": config.max_length, "do_lower_case": False},
         "config_sentence_transformers.json": {
             "__version__": versions,
@@ -343,10 +459,11 @@ def settings_to_files(
     return tensors | {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}
 
 
-def pooling_config(pooling: str, hidden_size: int) -> dict[str, Any]:
+def pooling_config(pooling: str, hidden_size: int, include_prompt: bool) -> dict[str, Any]:
     """Return the content of 1_Pooling/config.json for a pooling such as mean or max+mean.
 
-    hidden_size: the dimensions of the token vectors that are pooled.
+    hidden_size: the dimensions of the token vectors that are pooled. include_prompt: whether prompts are
+    pooled.
     """
     names = pooling.split("+")
     config: dict[str, Any] = {"word_embedding_dimension": hidden_size}
@@ -355,6 +472,8 @@ def pooling_config(pooling: str, hidden_size: int) -> dict[str, Any]:
             config[key] = name in names
     if names != [name for name in CONCAT_ORDER if name in names]:  # in another order, or one of them twice
         config["pooling_mode"] = names
+    if not include_prompt:
+        config["include_prompt"] = False
     return config
 
 

@@ -29,9 +29,12 @@ class TokenizerConfig:
     # The special tokens that the files state, by name: {"pad_token": "[PAD]"}. Those for which the files
     # state options (such as lstrip: spaces before the token belong to it) are an AddedToken.
     tokens: dict[str, str | AddedToken] = field(default_factory=dict)
+    # Special tokens beyond these, which have names of the model's own or none: they are found in texts, too.
+    extra_tokens: list[str | AddedToken] = field(default_factory=list)
     # The tokens that were added to the vocabulary, in the order of their ids.
     added_tokens: list[AddedToken] = field(default_factory=list)
     is_complete: bool = False  # whether added_tokens also has those that tokenizer.json states
+    truncation_side: str | None = None  # where long texts are cut, "left" or "right"; None: not stated
     class_name: str = ""  # the class of transformers that opens the tokenizer, without "Fast"; '' if unknown
     model_type: str = ""  # the model_type in config.json; '' if there is none
 
@@ -65,13 +68,17 @@ def parse_tokenizer_config(content: dict[str, Any], model_config: dict[str, Any]
     model_type = model_config.get("model_type")
     decoder = content.get("added_tokens_decoder")
     is_complete = isinstance(decoder, dict)
+    if (side := get_typed(content, "truncation_side", str)) not in (None, "left", "right"):
+        raise ValueError(f"truncation_side is {short_repr(side)}, not left or right")
     entries = decoder.items() if isinstance(decoder, dict) else ()
     by_id = {int(id): parse_token(dict(value), special=False) for id, value in entries}
     return TokenizerConfig(
         content,
         parse_special_tokens(content, {}),
+        parse_extra_tokens(content),
         [token for _, token in sorted(by_id.items()) if isinstance(token, AddedToken)],
         is_complete,
+        side,
         class_name.removesuffix("Fast") if isinstance(class_name, str) else "",
         model_type if isinstance(model_type, str) else "",
     )
@@ -86,6 +93,21 @@ def parse_special_tokens(
     """
     tokens = before | {key: parse_token(content[key]) for key in TOKEN_KEYS if key in content}
     return {key: token for key in TOKEN_KEYS if (token := tokens.get(key)) is not None}
+
+
+def parse_extra_tokens(content: dict[str, Any]) -> list[str | AddedToken]:
+    """Return the special tokens of a file that are not in TOKEN_KEYS.
+
+    They are those of extra_special_tokens (before transformers 5 additional_special_tokens), and of any other
+    key that ends with _token and has a token, such as image_token.
+    """
+    listed = content.get("extra_special_tokens") or content.get("additional_special_tokens") or []
+    if not isinstance(listed, (list, dict)):
+        raise ValueError(f"extra_special_tokens is {short_repr(listed)}, not a list of tokens")
+    values = [*(listed.values() if isinstance(listed, dict) else listed)]
+    names = [key for key in content if key.endswith("_token") and key not in TOKEN_KEYS]
+    values += [content[name] for name in names if isinstance(content[name], (str, dict))]
+    return [token for value in values if (token := parse_token(value)) is not None]
 
 
 def parse_added_tokens(content: dict[str, Any], special_tokens: Container[str]) -> list[AddedToken]:

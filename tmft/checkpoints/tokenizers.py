@@ -90,6 +90,7 @@ def load_tokenizer(
         max_length or config.max_length,
         add_special_tokens=not is_static,
         tokenizer_class=(saved_class_is_exact and kind.saved_class) or UNCHANGED_CLASS,
+        truncation_side=config.truncation_side,
     )
     ids_around_text = tokenizer.encode_batch([""], add_special_tokens=not is_static)[0]
     if unknown_ids := [id for id in ids_around_text if backend.id_to_token(id) is None]:
@@ -133,6 +134,7 @@ def read_json_backend(
     """
     backend, content = read_tokenizer_json(path)
     backend.no_padding()
+    truncation = backend.truncation
     backend_kind = infer_kind(backend, config)
     if is_static:
         return backend, TOKENIZER_KINDS[backend_kind or "static"], False
@@ -145,6 +147,8 @@ def read_json_backend(
     file_tokens = [token for _, token in sorted(backend.get_added_tokens_decoder().items())]
     added_tokens = config.added_tokens + ([] if config.is_complete else file_tokens)
     backend = kind.rebuild(backend, content, config)
+    if truncation:
+        backend.enable_truncation(**truncation)  # its direction counts, see Tokenizer
     backend.add_tokens(added_tokens)
     texts = [text for text in kind.added_special_tokens if backend.token_to_id(text) is not None]
     backend.add_special_tokens([AddedToken(text, special=True) for text in texts])
@@ -242,6 +246,11 @@ def register_special_tokens(
             for name, text in texts.items()
             if text not in known
         ]
+        tokens += [
+            AddedToken(token, special=True) if isinstance(token, str) else token
+            for token in config.extra_tokens
+            if str(token) not in known and backend.token_to_id(str(token)) is not None
+        ]
         backend.add_tokens(tokens)
     return texts
 
@@ -308,12 +317,14 @@ def tokenizer_to_files(tokenizer: Tokenizer, max_length: int, padding_side: str 
     }
     if padding_side != "right":
         config["padding_side"] = padding_side
+    if tokenizer.truncation_side != "right":
+        config["truncation_side"] = tokenizer.truncation_side
     kind = TOKENIZER_KINDS[KIND_BY_CLASS.get(tokenizer.tokenizer_class, "generic")]
     config |= kind.saved_keys(tokenizer.backend)
     backend = tokenizer.backend
     if not tokenizer.add_special_tokens and max_length < UNLIMITED_LENGTH:
         backend = tokenizers.Tokenizer.from_str(backend.to_str())
-        backend.enable_truncation(max_length)
+        backend.enable_truncation(max_length, direction=tokenizer.truncation_side)
     return {
         "tokenizer.json": backend.to_str(pretty=True),
         "tokenizer_config.json": json.dumps(config, indent=2, ensure_ascii=False) + "\n",

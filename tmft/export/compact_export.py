@@ -35,6 +35,8 @@ def require_compact_support(model: SentenceEncoder) -> SentenceEncoder:
         "mixes several layers": model.layers is not None,
         "weights tokens": model.token_weights is not None,
         "is causal": config.predicts_next_token,
+        "leaves prompts out of the pooling": not model.include_prompt,
+        "truncates texts on the left": model.tokenizer.truncation_side != "right",
         f"has the activation {config.hidden_act}": config.hidden_act not in known,
         "has a Dense with an activation that is not Tanh": not dense_activations <= known,
         "has other modules than Dense and Normalize": not all(

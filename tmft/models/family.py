@@ -29,6 +29,8 @@ class Family(Generic[Config]):
     weight_names: dict[str, str]
     # What these names start with in checkpoints that also have a head; the first one is used for saving.
     prefixes: tuple[str, ...]
+    # Module -> the module of which it is a copy: it takes its place in checkpoints without that one.
+    copies: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     # Modules of a checkpoint that belong to a head: they are not loaded unless the encoder has them.
     ignored_heads: tuple[str, ...]
 

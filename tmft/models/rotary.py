@@ -216,6 +216,11 @@ def read_rope_parameters_by_layer_type(
     for layer_type, (theta_key, default) in rope_thetas.items():
         values = {"rope_theta": content.get(theta_key, default)} | read_object(by_type, layer_type)
         values |= scaling if layer_type in scaled else {}
+        if values.get("truncate") is False:
+            raise InputError(
+                f"truncate is false for {layer_type} (config.json): transformers ignores it in a model whose "
+                "layers differ; remove it to get the embeddings of transformers"
+            )
         outside = {"partial_rotary_factor": content.get("partial_rotary_factor")}
         parameters[layer_type] = make_rope_parameters(values, outside)
     return parameters

@@ -200,6 +200,7 @@ FAMILIES = {
         weight_names=t5.WEIGHT_NAMES | WEIGHT_NAMES,
         prefixes=("transformer.",),
         ignored_heads=t5.IGNORED_HEADS,
+        copies={"encoder.embed_tokens": "shared"},
         transformers_class="T5EncoderModel",
         class_with_components="T5Model",
         components=("decoder",),
