@@ -35,6 +35,7 @@ from tmft.models import bert_families, config_from_dict
 from tmft.models import families as registry
 from tmft.pooling import parse_pooling
 from tmft.pretraining.pretraining_loop import PretrainingRecipe
+from tmft.reports.run_commands import repeat_command
 from tmft.runs.pretrain import PRETRAINING_TASKS, PretrainingConfig
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.runs.sweep_plan import parse_layers
@@ -78,7 +79,7 @@ OF_TRAIN = [(page, words) for page, name, words in PARSED if name == "train.py"]
 # fmt: off
 ADDED = {  # section of docs/extending.md -> what it adds, as options of train.py
     "A pooling":    ["--pooling", "norm"],
-    "An objective": ["--objective", "pearson"],
+    "An objective": ["--objective", "pearson", "--margin", "0.1"],
     "A task":       ["--task", "alike"],
     "A metric":     ["--selection-metric", "kendall"],
     "A token weight": ["--token-weights", "long"],
@@ -121,10 +122,10 @@ def test_commands_parse(page, name, words):
 
 @pytest.mark.parametrize(("page", "words"), OF_TRAIN, ids=[" ".join(command) for command in OF_TRAIN])
 def test_what_train_commands_ask_for_exists(page, words, add):
-    args = parsed("train.py", words)
     if page == "docs/extending.md":
         for section in ADDED:
             add(section)
+    args = parsed("train.py", words)
     if args.task in PRETRAINING_TASKS:
         recipe = PretrainingRecipe(**fields_from_args(args, PretrainingRecipe))
         fields = fields_from_args(args, PretrainingConfig)
@@ -191,7 +192,8 @@ def test_a_command_with_an_unknown_option_is_found_and_refused():
             parsed(name, words)
 
 
-def test_options_that_the_text_names_exist(capsys):
+def test_options_that_the_text_names_exist(add, capsys):
+    add("An objective")  # whose hyperparameter is an option
     known = set()
     for command in PARSERS.values():
         has_help_all = command in (train, evaluate)
@@ -304,7 +306,9 @@ def test_what_the_docs_add_is_trained_with_and_scores_the_same_when_it_was_saved
     train.main([*arguments, "--layer", "1", *options])
     folder = tmp_path / "runs" / "r-layer1-seed0"
     result = json.loads((folder / "result.json").read_text())
-    assert result["arguments"][options[0].removeprefix("--").replace("-", "_")] == options[1]
+    recorded = shlex.split(repeat_command([result]))
+    for option, value in zip(options[::2], options[1::2], strict=True):
+        assert recorded[recorded.index(option) + 1] == value
 
     evaluate.main([str(folder), "--json", str(tmp_path / "again.json")])
     again = json.loads((tmp_path / "again.json").read_text())["layers"]["1"]

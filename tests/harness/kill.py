@@ -172,7 +172,7 @@ def digests(folder: Path) -> dict[str, str]:
             continue
         content = path.read_bytes()
         if path.suffix == ".json":
-            content = json.dumps(without_times(json.loads(content))).encode()
+            content = json.dumps(without_times(json.loads(content)), sort_keys=True).encode()
         has_times = path.suffix in (".md", ".svg")
         result[str(path.relative_to(folder))] = "" if has_times else hashlib.sha256(content).hexdigest()
     return result

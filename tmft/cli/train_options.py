@@ -33,18 +33,17 @@ PRETRAINING = (PretrainingConfig, PretrainingRecipe)
 # Options of the command that only fine-tuning has: they choose the data, the loss and the trackers.
 TASK_OPTIONS = {"data", "data_root", "score_range", "objective", "selection_metric", "report_to"}
 # Title of a group -> the fields that its options set.
-MODEL_GROUPS = {
+GROUPS = {
     "changes of the model": "init keep_layers init_from token_weights projection quantization",
     "memory and speed": "mini_batch_size freeze_layers",
     "several tasks": "task_sampling stopping_strategy loss_weights gradient_surgery",
-}
-TRAINING_GROUPS = {
     "one model for several layers and dimensions": "all_layers matryoshka_dims",
     "optimization": "epochs batch_size lr",
     "more of optimization": "precision weight_decay warmup_ratio max_grad_norm optimizer",
     f"pre-training (--task {', '.join(PRETRAINING_TASKS)})": "from_scratch vocab_size generator_size steps "
     "gradient_accumulation_steps save_steps save_fp16",
 }
+BASIC_GROUPS = {"optimization"}  # --help describes their options, and only names those of the others
 # Field -> how its option is written, where that does not follow from its type: arguments of add_argument.
 SYNTAX: dict[str, dict[str, Any]] = {
     "text": {"metavar": "FILE"},
@@ -75,28 +74,21 @@ TASK_NOTES = {
 def add_train_options(p: CommandLineParser) -> None:
     """Add all options of train.py."""
     add_main_options(p)
-    add_groups(p, MODEL_GROUPS)
-    add_objective_options(p)
-    add_groups(p, TRAINING_GROUPS)
+    for title, names in (objective_groups() | GROUPS).items():
+        add_fields(p.add_argument_group(title, advanced=title not in BASIC_GROUPS), names)
     add_output_options(p)
     p.exclude("seed", "num_seeds")
     p.exclude("epochs", "steps")
 
 
-def add_groups(p: CommandLineParser, groups: dict[str, str]) -> None:
-    """Add groups of options, of which --help describes only the basic ones of optimization."""
-    for title, names in groups.items():
-        add_fields(p.add_argument_group(title, advanced=title != "optimization"), names)
-
-
-def add_objective_options(p: CommandLineParser) -> None:
-    """Add the hyperparameters of all objectives, in groups of those that the same objectives have."""
+def objective_groups() -> dict[str, str]:
+    """Return {title of a group: hyperparameters}, as in GROUPS, of those that the same objectives have."""
     groups: dict[str, str] = {}
     for name, owners in objective_fields().items():
-        if name not in field_names(*PRETRAINING):  # text, which is there already
+        if name not in field_names(*FINE_TUNING, *PRETRAINING):
             title = f"objective {', '.join(owners)}"
             groups[title] = f"{groups.get(title, '')} {name}"
-    add_groups(p, groups)
+    return groups
 
 
 def add_fields(group: _ArgumentGroup, names: str) -> None:
@@ -107,6 +99,9 @@ def add_fields(group: _ArgumentGroup, names: str) -> None:
         default = "set by the task, else {}" if name in task_defaults() else "{}"
         if name in FROM_SCRATCH_DEFAULTS:
             default += f"; with --from-scratch {FROM_SCRATCH_DEFAULTS[name]}"
+        for objective, config_class in objective_fields().get(name, {}).items():
+            if (other := getattr(config_class, name, None)) != getattr(owner, name, None):
+                default += f"; with --objective {objective} {other}"
         add_field_option(group, owner, name, **{"default_text": default} | SYNTAX.get(name, {}))
 
 
