@@ -23,20 +23,50 @@ def test_products_inside_are_exact_to_float32_on_this_machine():
     torch.testing.assert_close(product, (x.double() @ y.double()).float(), rtol=0, atol=1e-4)
 
 
-def test_a_cpu_that_rounds_does_not_get_the_permission(monkeypatch):
-    """With the permission the product is in bfloat16, as on CPUs with AMX."""
-    product = torch.Tensor.__matmul__
+def rounded(*factors):
+    return [None if x is None else x.bfloat16().float() for x in factors]
 
-    def rounding(x, y):
-        if x.dtype == torch.float32 and BACKEND.fp32_precision == "bf16":
-            x, y = x.bfloat16().float(), y.bfloat16().float()
-        return product(x, y)
 
-    monkeypatch.setattr(torch.Tensor, "__matmul__", rounding)
+# Which products a CPU computes in bfloat16 if it may: all of them; those of large linear maps, as torch 2.11
+# did on a CPU with AMX; those of batches; those with a bias.
+ROUNDING = {
+    "all": lambda x, y, bias: True,
+    "large": lambda x, y, bias: y.dim() == 2 and min(y.shape) >= 384,
+    "batched": lambda x, y, bias: x.dim() > 2,
+    "biased": lambda x, y, bias: bias is not None,
+}
+
+
+@pytest.mark.parametrize("kind", ROUNDING)
+def test_a_cpu_that_rounds_some_products_does_not_get_the_permission(kind, monkeypatch):
+    linear, product = torch.nn.functional.linear, torch.Tensor.__matmul__
+
+    def may_round(x, y, bias=None):
+        is_float = x.dtype == torch.float32
+        return is_float and BACKEND.fp32_precision == "bf16" and ROUNDING[kind](x, y, bias)
+
+    def rounding_product(x, y):
+        return product(*rounded(x, y)) if may_round(x, y) else product(x, y)
+
+    def rounding_linear(x, weight, bias=None):
+        return linear(*rounded(x, weight), bias) if may_round(x, weight, bias) else linear(x, weight, bias)
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", rounding_product)
+    monkeypatch.setattr(torch.nn.functional, "linear", rounding_linear)
     before = BACKEND.fp32_precision
     assert not onednn_is_exact()
     with fast_matmul():
         assert BACKEND.fp32_precision == before
+
+
+def test_a_cpu_with_matrix_instructions_does_not_get_the_permission(monkeypatch):
+    """Whatever the measurement says: which products it hands to them changes from version to version."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_tile": True, "cpu_name": "a CPU"})
+    monkeypatch.setattr(tmft.speed.matmul, "relative_errors", lambda: [0.0])
+    assert not onednn_is_exact()
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_tile": False, "cpu_name": "amx"})
+    onednn_is_exact.cache_clear()
+    assert onednn_is_exact()
 
 
 def test_the_measurement_is_the_same_inside_autocast():
