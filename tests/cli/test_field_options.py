@@ -11,6 +11,9 @@ from tmft.cli.field_options import field_texts
 from tmft.cli.train_options import FINE_TUNING, GROUPS, PRETRAINING, objective_fields
 from tmft.loss import CosineMSE
 from tmft.losses.objectives import OBJECTIVES
+from tmft.reports.run_commands import option_words
+from tmft.runs.run_config import parse_keep_layers
+from tmft.runs.run_result import to_json_types
 
 CONFIGS = {*FINE_TUNING, *PRETRAINING} | {one.config_class for one in OBJECTIVES.values() if one.config_class}
 FIELDS = {(config.__name__, field.name): config for config in CONFIGS for field in fields(config)}
@@ -95,3 +98,18 @@ def test_a_hyperparameter_of_another_loss_is_refused(every_type, tiny_folder, wo
     with pytest.raises(InputError) as error:
         train.main(["--ckpt", str(tiny_folder), "--device", "cpu", *words.split()])
     assert error.value.as_cli_message() == message
+
+
+def test_an_option_that_was_recorded_is_repeated_as_it_was_given(every_type):
+    """Also one whose name is not that of its attribute, such as --no-symmetric or --rescale-scores."""
+    p = train.train_parser()
+    for action in p._actions:
+        if action.dest in ("help", SUPPRESS, "config"):
+            continue
+        samples = {parse_keep_layers: "0,2", int: "3", float: "0.5"}
+        value = next(iter(action.choices)) if action.choices else samples.get(action.type, "x")
+        number = 0 if action.nargs == 0 else action.nargs if isinstance(action.nargs, int) else 1
+        for flag in action.option_strings:
+            given = vars(p.parse_args([flag, *[value] * number]))
+            words = option_words(action.dest, to_json_types(given)[action.dest])
+            assert vars(p.parse_args(words)) == given and given[action.dest] != action.default
