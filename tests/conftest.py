@@ -59,6 +59,8 @@ SENTENCES = [
     "Is it?",
 ]
 
+FIRST_MODULE_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+FIRST_MODULE_FILES += ("sentence_bert_config.json", "special_tokens_map.json", "vocab.txt")
 DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": "c2p|p2c"}
 DEBERTA |= {"embedding_size": 24}
 
@@ -133,6 +135,17 @@ def stored_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 def store_weights(folder: Path, weights: dict[str, torch.Tensor]) -> None:
     save_file(weights, folder / "model.safetensors")
+
+
+def move_first_module(folder: Path, name: str) -> Path:
+    """Move the files of the first module into a folder of its own, which modules.json then names."""
+    (folder / name).mkdir()
+    for file in FIRST_MODULE_FILES:
+        if (folder / file).is_file():
+            shutil.move(folder / file, folder / name / file)
+    first, *others = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(json.dumps([first | {"path": name}, *others]))
+    return folder
 
 
 def padded(sentences: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:

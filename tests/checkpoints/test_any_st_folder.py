@@ -1,7 +1,6 @@
 """Any folder that sentence-transformers wrote has the same embeddings here, also after we save it."""
 
 import json
-import shutil
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -9,7 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from conftest import SCRATCH, SENTENCES, VOCABULARY, assert_same_embeddings, tiny_model, vocabulary_folder
+from conftest import (
+    SCRATCH,
+    SENTENCES,
+    VOCABULARY,
+    assert_same_embeddings,
+    move_first_module,
+    tiny_model,
+    vocabulary_folder,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_any_model import ENCODE_METHODS, LINEAR
@@ -30,8 +37,6 @@ OLDER_KEYS = {  # of 1_Pooling/config.json before 5.3, in the order in which the
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
-FIRST_MODULE_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
-FIRST_MODULE_FILES += ("sentence_bert_config.json", "special_tokens_map.json", "vocab.txt")
 ODD_TEXTS = ["漢字 😀", "[CLS] music [SEP]", "music " * 45, "A MAN", "the the the cat"]
 DENSE = st.tuples(st.integers(1, 30), st.booleans(), st.sampled_from(LINEAR))
 
@@ -106,7 +111,8 @@ def build(recipe: dict, folder: Path) -> None:
     SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(folder))
     change(folder / "config_sentence_transformers.json", **recipe["settings"])
     if recipe["below"] is not None:
-        move_first_module(folder, recipe)
+        move_first_module(folder, "0_First")
+        write_older_settings(folder, recipe)
     in_order = recipe["poolings"] == sorted(recipe["poolings"], key=list(OLDER_KEYS).index)
     if recipe["older_pooling_keys"] and in_order and not recipe["static"]:
         modes = {key: name in recipe["poolings"] for name, key in OLDER_KEYS.items()}
@@ -115,14 +121,8 @@ def build(recipe: dict, folder: Path) -> None:
         path.write_text(json.dumps(content))
 
 
-def move_first_module(folder: Path, recipe: dict) -> None:
-    """Put the first module into a folder of its own, as every one was until version 2.0."""
-    (folder / "0_First").mkdir()
-    for file in FIRST_MODULE_FILES:
-        if (folder / file).is_file():
-            shutil.move(folder / file, folder / "0_First" / file)
-    first, *others = json.loads((folder / "modules.json").read_text())
-    (folder / "modules.json").write_text(json.dumps([first | {"path": "0_First"}, *others]))
+def write_older_settings(folder: Path, recipe: dict) -> None:
+    """Write the settings of the first module as they were until version 2.0."""
     if recipe["below"] == "with the config.json of a version":
         (folder / "config.json").write_text('{"__version__": "1.2.0"}')
     if not recipe["static"]:

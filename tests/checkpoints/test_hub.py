@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import shutil
 import socket
 import subprocess
 import sys
@@ -14,7 +13,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, SENTENCES, VOCABULARY, stored_weights, tiny_model, tiny_static_model
+from conftest import (
+    ROOT,
+    SENTENCES,
+    VOCABULARY,
+    move_first_module,
+    stored_weights,
+    tiny_model,
+    tiny_static_model,
+)
 from processes import run_forked
 from safetensors.torch import save_file
 
@@ -313,16 +320,6 @@ def test_an_interrupted_download_is_resumed(hub, embedding, tmp_path):
 # ------------------------------------------------------------------------------- every form of a repository
 
 
-def move_in(folder: Path, name: str) -> None:
-    """The files of the first module go into a folder of its own, and modules.json says so."""
-    (folder / name).mkdir()
-    for file in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
-        if (folder / file).is_file():
-            shutil.move(folder / file, folder / name / file)
-    first, *others = json.loads((folder / "modules.json").read_text())
-    (folder / "modules.json").write_text(json.dumps([first | {"path": name}, *others]))
-
-
 def static(folder: Path, place: str = "") -> SentenceEncoder:
     """A table of words with a Normalize; as sentence-transformers leaves it, without config.json."""
     model = tiny_static_model(modules=[Normalize()])
@@ -330,7 +327,7 @@ def static(folder: Path, place: str = "") -> SentenceEncoder:
     for file in ("config.json", "tokenizer_config.json"):
         (folder / file).unlink()
     if place:
-        move_in(folder, place)
+        move_first_module(folder, place)
     return model
 
 
@@ -342,9 +339,8 @@ def transformer_below(folder: Path, place: str = "0_Transformer") -> SentenceEnc
     )
     model.max_length = 5
     model.save_pretrained(folder)
-    move_in(folder, place)
+    move_first_module(folder, place)
     (folder / place / "tokenizer_config.json").unlink()
-    shutil.move(folder / "sentence_bert_config.json", folder / place / "sentence_bert_config.json")
     return model
 
 

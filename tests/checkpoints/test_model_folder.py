@@ -13,7 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import SENTENCES, VOCABULARY, store_weights, stored_weights, tiny_model, tiny_static_model
+from conftest import (
+    SENTENCES,
+    VOCABULARY,
+    move_first_module,
+    store_weights,
+    stored_weights,
+    tiny_model,
+    tiny_static_model,
+)
 
 import tmft.checkpoints.sentence_folder
 from tmft.checkpoints.model_folder import VOCABULARY_FILES, ModelFolder
@@ -24,19 +32,6 @@ from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
 
 V = len(VOCABULARY)
-OF_THE_ENCODER = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
-OLD = "sentence_bert_config.json"
-
-
-def move_in(folder: Path, name: str) -> Path:
-    """The files of the encoder go into a module's folder, and modules.json says so."""
-    (folder / name).mkdir()
-    for file in (*OF_THE_ENCODER, OLD):
-        if (folder / file).is_file():
-            shutil.move(folder / file, folder / name / file)
-    first, *others = json.loads((folder / "modules.json").read_text())
-    (folder / "modules.json").write_text(json.dumps([first | {"path": name}, *others]))
-    return folder
 
 
 def test_a_config_of_an_encoder_at_the_top_wins_over_a_subfolder(transformer):
@@ -57,7 +52,7 @@ def test_a_config_that_was_removed_after_the_folder_was_opened_is_named(transfor
 
 @pytest.fixture
 def transformer(tiny_folder) -> Path:
-    return move_in(tiny_folder, "0_Transformer")
+    return move_first_module(tiny_folder, "0_Transformer")
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ TESTS = {
     "tmft/sentence_encoder.py": [
         "tests/test_sentence_encoder.py",
         "tests/embedding",
+        "tests/checkpoints/test_refused_folders.py",
         "tests/checkpoints/test_any_model.py",
         "tests/checkpoints/test_any_st_folder.py",
     ],

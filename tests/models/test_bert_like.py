@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import assert_equal_hidden_states, store_weights, stored_weights, vocabulary_folder
+from conftest import assert_equal_hidden_states, vocabulary_folder
 from random_configs import RANDOM_CONFIGS
 
-from tmft.checkpoints.load import load_encoder, load_encoder_with_report
+from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
 from tmft.export.export import export
@@ -87,26 +87,6 @@ def test_a_padding_token_in_a_text_has_a_position_of_its_own(tmp_path):
         counted = model(input_ids=ids, attention_mask=mask).last_hidden_state
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
     assert (ours - counted).abs().max() > 1e-3
-
-
-# ------------------------------------------------------------------------------- files
-
-
-def test_every_tensor_of_an_old_roberta_with_a_head_is_known(tmp_path):
-    content = shape("roberta")
-    model = reference(tmp_path, "ForMaskedLM", **content)
-    word = model.roberta.embeddings.word_embeddings.weight.detach()
-    old = {  # of a pytorch_model.bin, which stores tied weights twice, and constants
-        "lm_head.decoder.weight": word.clone(),
-        "lm_head.decoder.bias": model.lm_head.bias.detach().clone(),
-        "roberta.embeddings.position_ids": torch.arange(50)[None],
-        "roberta.embeddings.token_type_ids": torch.zeros(1, 50, dtype=torch.long),
-        "roberta.pooler.dense.weight": torch.zeros(3, 3),
-    }
-    store_weights(tmp_path, stored_weights(tmp_path) | old)
-    encoder, report = load_encoder_with_report(tmp_path)
-    assert report.ignored_heads == {"lm_head": 7, "pooler": 1}
-    assert_equal_hidden_states(encoder, model.roberta, token_ids(content["vocab_size"], 9, without=1))
 
 
 # ------------------------------------------------------------------------------- as BERT or ELECTRA

@@ -58,6 +58,8 @@ DROPOUTS = (
 # tests is of another kind.
 OWN_TOKENIZER = {"qwen2"}
 LENGTHS = (3, 17, LONGEST, 5, 1, 12, 29)
+OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+OLD_NAMES |= {"word_embeddings.weight": "word_embeddings._weight"}
 HEADS = ("PreTraining", "MaskedLM", "CausalLM", "Seq2SeqLM", "SequenceClassification", "TokenClassification")
 
 
@@ -101,17 +103,19 @@ def with_head(config, rng: random.Random) -> nn.Module:
 
 
 def store_as_old_file(folder: Path) -> None:
-    """Store the weights in a pytorch_model.bin of 16 bits, norms under the names that they had once."""
+    """Store the weights in a pytorch_model.bin of 16 bits, under the names and with the constants of once."""
     weights = {}
     for path in folder.glob("*.safetensors"):
         weights |= load_file(path)
         path.unlink()
     (folder / "model.safetensors.index.json").unlink(missing_ok=True)
-    old_names = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-    for name in [*weights]:
-        module, norm, kind = name.rpartition("LayerNorm.")
-        weights[module + old_names.get(norm + kind, norm + kind)] = weights.pop(name).half()
-    torch.save(weights, folder / "pytorch_model.bin")
+    old = {f"embeddings.{name}": torch.ones(9) for name in ("position_ids", "token_type_ids")}
+    old["rotary_emb.inv_freq"] = torch.ones(5)
+    for name, weight in weights.items():
+        for new_name, old_name in OLD_NAMES.items():
+            name = name.replace(new_name, old_name)
+        old[name] = weight.half()
+    torch.save(old, folder / "pytorch_model.bin")
 
 
 def reference_states(model: nn.Module, sentences: list[list[int]]) -> list[list[torch.Tensor]]:

@@ -168,12 +168,6 @@ def test_a_pruned_vocabulary_gives_the_same_embeddings(model_type, make, tmp_pat
     assert again.encoder.config.position_offset == model.encoder.config.position_offset
 
 
-@pytest.mark.parametrize("model_type", BYTE_PAIRS)
-def test_a_vocabulary_of_byte_pairs_is_not_pruned(model_type, make):
-    with pytest.raises(InputError, match="prune_vocabulary: a BPE tokenizer cannot be pruned: export the"):
-        prune_vocabulary(make(model_type), TEXTS)
-
-
 # ------------------------------------------------------------------------------- other forms
 
 

@@ -48,38 +48,6 @@ def test_frequencies_and_scaling_have_the_bits_of_transformers(scaling, theta, h
     assert rope.attention_scaling() == theirs.attention_scaling
 
 
-@pytest.mark.parametrize("scaling", [SCALINGS[0], SCALINGS[4]])
-def test_rotated_queries_are_those_of_transformers(scaling):
-    from transformers import LlamaConfig
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
-
-    content = {"rope_theta": 500.0, "rope_scaling": dict(scaling), "max_position_embeddings": 128}
-    config = LlamaConfig(hidden_size=40, num_attention_heads=4, **content)
-    q, k = torch.randn(2, 3, 4, 9, 10, generator=torch.manual_seed(0))
-    position_ids = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4], [5, 0, 7, 100, 2, 1, 0, 0, 90]]).repeat(2, 1)[
-        :3
-    ]
-    theirs = apply_rotary_pos_emb(q, k, *LlamaRotaryEmbedding(config)(q, position_ids))
-    cos, sin = read_rope_parameters(content).cos_sin(position_ids, 10, 128)
-    assert cos.shape == (3, 1, 9, 5)
-    for x, expected in zip((q, k), theirs, strict=True):
-        torch.testing.assert_close(rotate(x, cos, sin), expected, rtol=0, atol=1e-6)
-
-
-def test_a_product_depends_on_the_distance_of_two_positions_only():
-    rope = RopeParameters(rope_theta=50.0)
-    q, k = torch.randn(2, 1, 1, 1, 8, generator=torch.manual_seed(1))
-
-    def product(i: int, j: int) -> float:
-        a, b = (
-            rotate(x, *rope.cos_sin(torch.tensor([[at]]), 8, 128)).flatten() for x, at in ((q, i), (k, j))
-        )
-        return (a @ b).item()
-
-    assert product(3, 1) == pytest.approx(product(42, 40), abs=1e-5)
-    assert abs(product(3, 1) - product(3, 2)) > 0.01
-
-
 def test_a_rotation_by_hand():
     """Pair 0 of position 1 turns by 1 radian, pair 1 by theta^(-1/2): values 0 and 2, 1 and 3 are pairs."""
     cos, sin = RopeParameters(rope_theta=100.0).cos_sin(torch.tensor([[1]]), 4, 128)

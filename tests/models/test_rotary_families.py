@@ -290,22 +290,6 @@ def test_null_is_no_window_and_a_missing_key_the_usual_one():
     assert config_from_dict(content("qwen3", sliding_window=7, use_sliding_window=True)).sliding_window == 7
 
 
-def test_sizes_that_a_file_leaves_out_are_those_of_transformers():
-    import transformers
-
-    for model_type in TYPES:
-        given = content(model_type, num_attention_heads=8)
-        for key in ("num_key_value_heads", "head_dim"):
-            del given[key]
-        theirs = transformers.AutoConfig.for_model(**given)
-        ours = config_from_dict(given)
-        head_dim = getattr(theirs, "head_dim", 4)  # Qwen2 has no such key: hidden_size by heads
-        assert ours.head_dim == head_dim, model_type
-        if not model_type.startswith("qwen"):  # there transformers says 32 whatever the number of heads
-            assert ours.num_key_value_heads == theirs.num_key_value_heads, model_type
-        assert config_from_dict(given | {"num_key_value_heads": None}).num_key_value_heads == 8
-
-
 def test_a_padding_token_outside_the_vocabulary_is_none(tmp_path):
     for padding in (-1, len(VOCABULARY), None):
         assert config_from_dict(content("llama", pad_token_id=padding)).pad_token_id is None
@@ -367,19 +351,6 @@ def test_code_of_a_class_that_is_known_here_is_not_needed():
 
 
 # ------------------------------------------------------------------------------- files and heads
-
-
-def test_constants_of_old_files_are_passed_over(tmp_path):
-    save_encoder(random_encoder(config_from_dict(content("llama"))), tmp_path)
-    weights = stored_weights(tmp_path)
-    expected = load_encoder(tmp_path).state_dict()
-    frequencies = torch.ones(5)
-    weights |= {f"layers.{n}.self_attn.rotary_emb.inv_freq": frequencies.clone() for n in range(4)}
-    weights["rotary_emb.inv_freq"] = frequencies
-    store_weights(tmp_path, weights)
-    loaded = load_encoder(tmp_path).state_dict()
-    assert loaded.keys() == expected.keys()
-    assert all(torch.equal(loaded[name], weight) for name, weight in expected.items())
 
 
 @pytest.mark.parametrize(("family", "prefix"), [("nomic_bert", "bert."), ("gte", "new."), ("new", "new.")])

@@ -6,9 +6,7 @@ import torch
 from conftest import SENTENCES, VOCABULARY, assert_same_embeddings, tiny_model, vocabulary_folder
 
 from tmft import SentenceEncoder
-from tmft.checkpoints.sentence_folder import describe_compatibility
 from tmft.checkpoints.tokenizers import load_tokenizer
-from tmft.embedding.modules import Dense, Normalize
 from tmft.embedding.token_weights import TokenWeights
 from tmft.errors import InputError
 from tmft.packing import pack
@@ -21,7 +19,6 @@ from tmft.training_free.static_models import (
 )
 
 V = len(VOCABULARY)
-ELSEWHERE = "transformers cannot run a static of 0 layers; tmft can."
 
 
 def static_model(D: int = 8, **settings) -> SentenceEncoder:
@@ -153,18 +150,6 @@ def test_an_empty_text_is_an_error():
 
 
 # ------------------------------------------------------------------------------------------------ save, load
-
-MODULES = {
-    "plain": lambda: [],
-    "normalised": lambda: [Normalize()],
-    "dense": lambda: [Dense(8, 4, activation="Tanh"), Normalize()],
-}
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_only_transformers_cannot_run_a_static_model(name, tmp_path):
-    model = static_model(modules=MODULES[name]())
-    assert describe_compatibility(model) == ELSEWHERE
 
 
 def with_weights(model):
