@@ -140,6 +140,7 @@ class BaseEncoder(nn.Module):
     config: EncoderConfig
     embeddings: TokenEmbeddings
     layers: nn.ModuleList
+    kept_layers: tuple[int, ...] | None = None  # which layers of the checkpoint keep_layers has kept
 
     def iter_hidden_states(
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
@@ -178,6 +179,8 @@ class BaseEncoder(nn.Module):
             reason = self.config.first_layer_needed
             raise InputError(f"keep_layers must include layer 0: {reason}, add 0", "keep_layers")
         self.layers = nn.ModuleList(self.layers[index] for index in indices)
+        before = self.kept_layers
+        self.kept_layers = tuple(index if before is None else before[index] for index in indices)
 
     def saved_form(self) -> tuple[EncoderConfig, dict[str, Tensor]]:
         """Return the configuration and the state dict with which the encoder is saved.

@@ -4,6 +4,7 @@ import pytest
 import yaml
 from conftest import tiny_model
 
+from tmft import SentenceEncoder
 from tmft.checkpoints.model_card import ModelCardData, format_model_card, parse_hub_id
 from tmft.checkpoints.sentence_folder import sentence_model_card
 from tmft.io.formatting import escape_markdown
@@ -67,6 +68,38 @@ def test_results_in_a_card_are_the_same_text_whatever_the_names_are(name):
     assert all(line.isprintable() for line in text.split("\n"))
     for mark in ("<", "](", "`"):
         assert mark not in text.replace(f"\\{mark}", "")
+
+
+# Kept layers of a tiny model of four -> the words of its card.
+KEPT = {
+    (0, 2, 3): "Sentence embeddings from layers 0, 2 and 3 (counted from 0) of",
+    (1,): "Sentence embeddings from layer 1 (counted from 0) of",
+    (0, 1): "Sentence embeddings from the first 2 layers of",
+    (0,): "Sentence embeddings from the first layer of",
+}
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_a_card_names_the_layers_that_were_kept(kept, tiny_folder):
+    model = SentenceEncoder.from_pretrained(tiny_folder)
+    model.encoder.keep_layers(kept)
+    card = sentence_model_card(model, ModelCardData("Scores", base="google/electra"))
+    assert KEPT[kept] in card and head_of(card)["tags"]
+    is_first = [*kept] == [*range(len(kept))]
+    assert ("Made by truncated model fine-tuning" in card) == is_first
+
+
+def test_layers_that_are_kept_twice_have_the_numbers_of_the_checkpoint(tiny_folder):
+    encoder = SentenceEncoder.from_pretrained(tiny_folder).encoder
+    encoder.keep_layers((0, 2, 3))
+    encoder.keep_layers((1, 2))
+    assert encoder.kept_layers == (2, 3)
+
+
+def test_the_card_of_a_student_names_its_teacher():
+    data = ModelCardData("Scores", base="a/base", teacher="sentence-transformers/all-MiniLM-L6-v2")
+    card = sentence_model_card(tiny_model(), data)
+    assert "Distilled from sentence-transformers/all-MiniLM-L6-v2 by tmft, a library for truncated" in card
 
 
 def test_a_prompt_of_a_saved_folder_does_nothing_in_a_card():

@@ -14,6 +14,8 @@ from tmft.datasets.own_data import convert_tables, parse_columns, parse_fraction
 from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
 
+NEXT = "next: python train.py --ckpt google/electra-base-discriminator --layer 9"
+
 PAIRS = {"sentence1": "first", "sentence2": "second", "score": "similarity"}
 
 
@@ -103,7 +105,7 @@ def test_the_sample_comes_out_as_it_went_in_through_each_form(tmp_path):
     report = convert_tables(files, parse_columns("sentence1,sentence2,score"), tmp_path / "out")
     for split in ("train", "dev", "test"):
         assert (tmp_path / f"out/{split}.tsv").read_bytes() == (source / f"{split}.tsv").read_bytes()
-    assert report[-1] == f"next: python train.py --task stsb --data {tmp_path / 'out'}"
+    assert report[-1] == f"{NEXT} --task stsb --data {tmp_path / 'out'}"
 
 
 def test_the_examples_are_divided_once_and_none_is_lost(table, tmp_path):
@@ -176,7 +178,7 @@ def test_the_next_command_names_the_range_of_the_scores(scores, options, tmp_pat
     scores = scores.split() if " " in scores else list(scores)
     write_csv(tmp_path / "train.csv", [(f"text {n}", "b", score) for n, score in enumerate(scores)])
     report = convert_tables([str(tmp_path / "train.csv")], PAIRS, tmp_path / "out")
-    assert report[-1] == f"next: python train.py --task stsb --data {tmp_path / 'out'}{options}"
+    assert report[-1] == f"{NEXT} --task stsb --data {tmp_path / 'out'}{options}"
 
 
 @pytest.mark.parametrize(
@@ -193,7 +195,7 @@ def test_the_next_command_reads_the_files(columns, cells, task, tmp_path):
         tmp_path / "train.csv", [cells, [f"x{cell}" for cell in cells[:-1]] + [cells[-1]]], columns.split(",")
     )
     report = convert_tables([str(tmp_path / "train.csv")], parse_columns(columns), tmp_path / "out")
-    assert report[-1] == f"next: python train.py --task {task} --data {tmp_path / 'out'}"
+    assert report[-1] == f"{NEXT} --task {task} --data {tmp_path / 'out'}"
     assert len(read_examples(get_task(task, data=str(tmp_path / "out")), "train")) == 2
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,11 +48,15 @@ class ModelCardData:
     base: the checkpoint that training started from; None means the one that the model was loaded from.
     scores: tuples (data set, split, metric, score) for the metadata, such as ("stsb", "test", "spearman",
     0.84).
+    teacher: the model whose embeddings were learned; '' if there was none.
+    kept_layers: the layers of the checkpoint that were kept, counted from 0; None: the first ones.
     """
 
     results: str = ""
     base: str | None = None
     scores: tuple[tuple[str, str, str, float], ...] = ()
+    teacher: str = ""
+    kept_layers: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -96,13 +101,18 @@ def format_sentence_model_card(
     name: the folder or hub id that the code snippets load.
     """
     base = parse_hub_id(source if data.base is None else data.base)
-    depth = {0: "the embeddings", 1: "the first layer"}.get(num_layers, f"the first {num_layers} layers")
+    depth = describe_depth(num_layers, data.kept_layers)
     origin = base or sanitize(Path(source).name, MAX_NAME_LENGTH) or "an encoder"
     is_truncated = is_truncated or data.base not in (None, source)
     title = (
         f"Sentence embeddings from {depth} of {origin}" if is_truncated else f"Sentence embeddings: {origin}"
     )
-    made = "Made by" if is_truncated and data.results else "Saved by tmft, a library for"
+    made = "Saved by tmft, a library for"
+    if data.teacher:
+        teacher = parse_hub_id(data.teacher) or sanitize(Path(data.teacher).name, MAX_NAME_LENGTH)
+        made = f"Distilled from {teacher} by tmft, a library for"
+    elif is_truncated and data.results and "counted" not in depth:
+        made = "Made by"
     language, license_name = KNOWN_CHECKPOINTS.get(base, ("", ""))
     note = escape_markdown(usage.compatibility_note, MAX_NOTE_LENGTH)
     warning = f"**In other libraries:** {note}\n\n" if note else ""
@@ -132,6 +142,16 @@ Hidden state {layer_mix}, pooling {pooling!r}, {dimensions} dimensions, at most 
         base_model=base,
         **{"model-index": model_index(title, data) if data.scores else None},
     )
+
+
+def describe_depth(num_layers: int, kept_layers: Sequence[int] | None) -> str:
+    """Return the layers of a model in words: "the first 3 layers", "layers 0, 2 and 5 (counted from 0)"."""
+    if kept_layers is None or [*kept_layers] == [*range(num_layers)]:
+        return {0: "the embeddings", 1: "the first layer"}.get(num_layers, f"the first {num_layers} layers")
+    if len(kept_layers) == 1:
+        return f"layer {kept_layers[0]} (counted from 0)"
+    *others, last = kept_layers
+    return f"layers {', '.join(map(str, others))} and {last} (counted from 0)"
 
 
 def sentence_transformers_snippet(model_name: str) -> str:

@@ -7,6 +7,7 @@ tokenizers.py the tokenizer, model_card.py the text of the card.
 
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -183,6 +184,9 @@ def sentence_model_card(
     is saved as, which is loaded by other code; '' if it is saved as weights.
     """
     config, num_layers = collect_settings(model), len(model.encoder.layers)
+    data = data or ModelCardData()
+    if data.kept_layers is None and model.encoder.kept_layers is not None:
+        data = replace(data, kept_layers=model.encoder.kept_layers)
     usage = UsageInfo(
         transformers_class(model.encoder),
         config.is_plain_mean,
@@ -199,7 +203,7 @@ def sentence_model_card(
         model.pooling,
         model.max_length,
         usage,
-        data or ModelCardData(),
+        data,
         name,
     )
 

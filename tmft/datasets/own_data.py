@@ -383,5 +383,6 @@ def describe_next_command(out: Path, splits: dict[str, Split], columns: dict[str
         task = "quora-pairs"
     if not task:
         return "to use them, add an entry to TASKS, with the names of the classes: docs/extending.md"
-    command = "train.py" if "train" in splits else "evaluate.py"
+    command = "train.py --ckpt google/electra-base-discriminator --layer 9"
+    command = command if "train" in splits else "evaluate.py data/tiny"
     return f"next: python {command} --task {task} --data {out}{options}"

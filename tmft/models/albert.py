@@ -127,6 +127,8 @@ class AlbertEncoder(BaseEncoder):
         used = sorted(set(kept))
         self.groups = nn.ModuleList(self.groups[group] for group in used)
         self.layer_groups = [used.index(group) for group in kept]
+        before = self.kept_layers
+        self.kept_layers = tuple(index if before is None else before[index] for index in indices)
 
     def saved_form(self) -> tuple[EncoderConfig, dict[str, Tensor]]:
         """Return the configuration and the state dict with which the encoder is saved, see fewest_groups."""

@@ -262,7 +262,14 @@ def card_data_from_result(result: dict[str, Any], curve: str = "") -> ModelCardD
         if (score := get_score(result[split], name)) is not None and not math.isnan(score)
     )
     base = "" if first_settings.get("init") == "random" else first_settings["ckpt"] or ""
-    return ModelCardData(fine_tuning_to_markdown(result) + curve, base, defined)
+    settings = result["settings"]
+    return ModelCardData(
+        fine_tuning_to_markdown(result) + curve,
+        base,
+        defined,
+        teacher=settings.get("teacher") or "",
+        kept_layers=tuple(first_settings.get("keep_layers") or ()) or None,
+    )
 
 
 def get_score(scores: dict[str, Any], score_name: str) -> float | None:
