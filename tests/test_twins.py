@@ -13,7 +13,7 @@ import evaluate
 from tmft import InputError, SentenceEncoder
 from tmft.checkpoints.load import load_encoder
 from tmft.datasets.task_lookup import read_sentences
-from tmft.runs.result_schema import read_result
+from tmft.runs.result_json import read_result
 
 TWINS = ROOT / "data/twins"
 CONTINUED = {  # from mlm

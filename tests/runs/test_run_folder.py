@@ -8,8 +8,7 @@ from conftest import ROOT, SENTENCES
 
 import train
 from tmft import InputError
-from tmft.runs import result_schema
-from tmft.runs.result_schema import FORMAT
+from tmft.runs.result_json import FORMAT
 from tmft.runs.run_folder import check_run_name, first_difference, load_finished_result, read_result
 from tmft.runs.run_result import format_provenance, read_provenance, write_result
 
@@ -17,22 +16,13 @@ from tmft.runs.run_result import format_provenance, read_provenance, write_resul
 
 
 def documented_keys() -> tuple[set[str], set[str]]:
-    """The keys of result.json in the docstring of runs/result_schema.py: of fine-tuning, of pre-training."""
-    text = result_schema.__doc__
-    fine_tuning = text.partition("The result of a fine-tuning run has these keys:\n")[2]
-    fine_tuning = fine_tuning.partition("\nThe scores of")[0]
-    pretraining = text.partition("The result of a pre-training run has")[2].partition("`read_result`")[0]
-    shared, _, more = pretraining.partition("as well, and\n")
-
-    def listed_keys(text: str) -> set[str]:
-        """Of lines `key, key   meaning; key, key: meaning`; continuation lines are indented further."""
-        lines = re.findall(r"^    (\S.*(?:\n {5,}\S.*)*)", text, re.MULTILINE)
-        groups = [re.match(r"(?:\w+, )*\w+", line).group() for line in lines]
-        groups += [group for line in lines for group in re.findall(r"; ((?:\w+, )*\w+):", line)]
-        return {key for group in groups for key in group.split(", ")}
-
-    shared_keys = set(re.findall(r"\w+", re.sub(r"\(.*?\)", "", shared))) - {"and"}
-    return listed_keys(fine_tuning), shared_keys | listed_keys(more)
+    """The keys of result.json in docs/experiments.md: of fine-tuning, of pre-training."""
+    page = (ROOT / "docs/experiments.md").read_text("utf-8")
+    _, _, section = page.partition("## The keys of result.json")
+    tables = section.split("pre-training run")[:2]
+    cells = [" ".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)) for table in tables]
+    fine_tuning, pretraining = (set(re.findall(r"`(\w+)`", text)) for text in cells)
+    return fine_tuning, pretraining
 
 
 def test_a_fine_tuning_run_has_the_documented_keys(arguments, tmp_path):

@@ -8,7 +8,7 @@ from tmft.cli.parser import CommandLineParser
 from tmft.errors import InputError, short_repr
 from tmft.io.files import check_regular_file, reading
 from tmft.reports.run_commands import OPTION_NAME, option_words, run_options
-from tmft.runs.result_schema import RESULT_FILE, read_result
+from tmft.runs.result_json import RESULT_FILE, read_result
 from tmft.runs.run_folder import Digests
 
 NOT_IN_A_FILE = {"config", "help", "help_all"}  # options of the command line alone

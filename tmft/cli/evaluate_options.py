@@ -14,7 +14,7 @@ from tmft.cli.parser import CommandLineParser
 from tmft.errors import InputError
 from tmft.io.atomic import check_output_folder, check_writable
 from tmft.io.paths import DATA_FOLDER
-from tmft.runs.result_schema import RESULT_FILE
+from tmft.runs.result_json import RESULT_FILE
 from tmft.tasks import Task
 from tmft.training_free.training_free import TrainingFreeConfig
 

@@ -29,7 +29,7 @@ from tmft.reports.run_tables import (
     size_and_speed_table,
     tidy_scores,
 )
-from tmft.runs.result_schema import RESULT_FILE
+from tmft.runs.result_json import RESULT_FILE
 from tmft.runs.sweeps import Sweep, group_by_task, group_into_sweeps, read_results, separate_copies
 
 MAX_CKA_FILE, MAX_LAYERS = 2**22, 200  # bytes of a file, layers of a checkpoint

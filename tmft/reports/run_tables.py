@@ -136,6 +136,7 @@ def pretraining_table(results: list[dict[str, Any]]) -> list[list[str]]:
     for result in results:
         before, after = result["held_out"]["before"], result["held_out"]["after"]
         objective = objective_name(after)
+        speed = result["tokens_seen"] / result["seconds"] if result["seconds"] else math.nan
         lines.append(
             [
                 f"{result['sweep']}, seed {result['settings']['seed']}",
@@ -147,7 +148,7 @@ def pretraining_table(results: list[dict[str, Any]]) -> list[list[str]]:
                     percent(after[key]) if key in after else MISSING
                     for key in ("rtd_accuracy", "rtd_baseline")
                 ),
-                f"{result['tokens_seen'] / result['seconds']:,.0f}",
+                f"{speed:,.0f}",
                 f"{result['seconds'] / 3600:.2f}",
             ]
         )

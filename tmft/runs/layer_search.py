@@ -15,7 +15,7 @@ from dataclasses import replace
 from tmft.errors import InputError
 from tmft.io.distributed import Processes
 from tmft.io.formatting import format_duration, percent
-from tmft.runs.result_schema import read_result
+from tmft.runs.result_json import read_result
 from tmft.runs.run_config import FineTuningConfig, Run
 from tmft.runs.sweeps import Sweep, group_into_sweeps
 

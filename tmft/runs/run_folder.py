@@ -1,6 +1,6 @@
 """The folder of a run: reserve and lock it, compare settings and files.
 
-A folder with a result.json holds a finished run; tmft/runs/result_schema.py documents and reads that file.
+A folder with a result.json holds a finished run; tmft/runs/result_json.py reads that file.
 """
 
 import os
@@ -15,7 +15,7 @@ from tmft.errors import InputError, describe_error, has_control_characters, sani
 from tmft.io.atomic import FolderInUseError, check_output_folder, folder_lock, is_same_file
 from tmft.io.distributed import Processes
 from tmft.io.files import is_file
-from tmft.runs.result_schema import RESULT_FILE, read_result
+from tmft.runs.result_json import RESULT_FILE, read_result
 from tmft.runs.run_result import to_json_types
 from tmft.training.checkpointing import STATE_FILE, TrainingCheckpoint
 

@@ -29,12 +29,12 @@ from tmft.device import choose_precision
 from tmft.errors import InputError, sanitize
 from tmft.evaluation.evaluators import Evaluation, use_saved_similarity
 from tmft.io.atomic import write_file
-from tmft.io.files import is_file
+from tmft.io.files import is_file, reading
 from tmft.io.formatting import MAX_NAME_LENGTH, NON_SCORE_KEYS, escape_markdown, percent, to_json
 from tmft.loss import Objective
 from tmft.losses.objectives import OBJECTIVES
 from tmft.models.families import parameter_counts
-from tmft.runs.result_schema import FORMAT, RESULT_FILE, read_result
+from tmft.runs.result_json import FORMAT, REMEDY, RESULT_FILE, read_result
 from tmft.runs.run_config import Run
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import Task
@@ -105,13 +105,14 @@ class FineTunedRun:
 
         data_root, score_range: replace those of the run.
         """
-        data = self.arguments.get("data")
-        data_root = data_root or self.arguments.get("data_root")
-        score_range = score_range or self.arguments.get("score_range")
         tasks = {}
-        for name, task in self.task_settings.items():
-            settings = task["objective"], task["metric"], task.get("objective_args")
-            tasks[name] = get_task(name, data, data_root, score_range, *settings)
+        with reading(self.folder / RESULT_FILE, REMEDY):
+            data = self.arguments.get("data")
+            data_root = data_root or self.arguments.get("data_root")
+            score_range = score_range or self.arguments.get("score_range")
+            for name, task in self.task_settings.items():
+                settings = task["objective"], task["metric"], task.get("objective_args")
+                tasks[name] = get_task(name, data, data_root, score_range, *settings)
         return tasks
 
     def load_objective(self, task_name: str, task: Task, width: int) -> Objective:
@@ -162,7 +163,7 @@ def fine_tuning_result(
     arguments: dict[str, Any],
     digests: dict[str, dict[str, str]],
 ) -> dict[str, Any]:
-    """Return the content of result.json for a fine-tuning run; result_schema.py describes its keys."""
+    """Return the content of result.json for a fine-tuning run; docs/experiments.md has its keys."""
     if not any(run.folder.rglob("*.safetensors")):
         raise InputError(f"{run.folder} was removed or emptied during the run: start the run again")
     chosen = max(epoch.epoch for epoch in epochs if epoch.is_best)

@@ -1,0 +1,140 @@
+"""Read result.json, the record of a finished run; docs/experiments.md has its keys.
+
+The file may be damaged or come from somebody else, so the types of the values that a table, a figure, a card
+or a comparison shows are checked here, once.
+"""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from tmft.errors import SEED_RANGE, InputError, short_repr
+from tmft.io.files import file_mode, is_file, read_json, reading
+
+RESULT_FILE = "result.json"
+FORMAT = 1  # number of the form of this file; a file with another number is refused
+REMEDY = "restore it, or run it again"
+MAX_DEPTH = 20  # levels of nested objects and lists
+MAX_FILE_SIZE = 2**26  # bytes
+MAX_NUMBER = 10**15  # absolute value of any number
+
+# What a value has to be: a type or several, a range of whole numbers, [what each entry of a list has to be],
+# or {key: what its value has to be}, where the key "*" stands for all others. Other values are not checked.
+NUMBER, SCORE, OPTIONAL_TEXT = (int, float), (float, int, None), (str, None)
+SCORES: dict[str, Any] = {"*": SCORE}
+TASK_SCORES = SCORES | {"subsets": SCORES, "sub_embeddings": SCORES}
+SPLIT_SCORES = TASK_SCORES | {"tasks": {"*": TASK_SCORES}}
+OBJECTIVE_ARGS = {"*": (int, float, bool), "teacher": str, "text": [str]}
+TASK: dict[str, Any] = {"objective": str, "metric": str, "objective_args": (None, OBJECTIVE_ARGS)}
+SETTINGS = {
+    "ckpt": OPTIONAL_TEXT,
+    "from_scratch": OPTIONAL_TEXT,
+    "init": str,
+    "seed": range(SEED_RANGE[1] + 1),
+}
+FINE_TUNING_SETTINGS = SETTINGS | {
+    "layer": range(1001),
+    "task": TASK | {"subtasks": (None, {"*": TASK})},
+    "epochs": int,
+    "batch_size": int,
+    "lr": NUMBER,
+    "train_fraction": NUMBER,
+}
+EARLIER_RUN = {"data": str, "settings": SETTINGS, "dev": (None, SPLIT_SCORES), "test": (None, SPLIT_SCORES)}
+EPOCH = {
+    "loss": SCORE,
+    "dev": SPLIT_SCORES,
+    "pairs_per_second": SCORE,
+    "gradient_cosines": (None, {"*": [SCORE]}),
+}
+RESULT = {
+    "sweep": str,
+    "data": str,
+    "digests": {"*": {"*": str}},
+    "arguments": {"task": OPTIONAL_TEXT, "data": OPTIONAL_TEXT, "data_root": OPTIONAL_TEXT},
+    "provenance": [EARLIER_RUN],
+    "num_hidden_layers": range(1001),
+    "pooling": str,
+    "epochs": [EPOCH],
+    "dev": SPLIT_SCORES,
+    "test": SPLIT_SCORES,
+    "parameters": {"*": range(1, MAX_NUMBER + 1)},
+    "precision": str,
+    "seconds": NUMBER,
+    "environment": {"versions": {"*": str}},
+    "curve": [{"tokens": int, "held_out": SCORES}],
+    "held_out": {"*": SCORES},
+    "tokens_seen": int,
+}
+
+
+class ResultDict(dict[str, Any]):
+    """A dict of a result.json that raises InputError, not KeyError, for a key that it does not have.
+
+    content: the keys and values. path: path of the file. location: the keys that lead to this dict.
+    """
+
+    def __init__(self, content: dict[str, Any], path: Path, location: tuple[str, ...]):
+        super().__init__(content)
+        self.path, self.location = path, location
+
+    def __missing__(self, key: str):
+        raise InputError(f"{self.path} has no {'.'.join((*self.location, key))}: {REMEDY}")
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """Return the content of the result.json in a run folder; undefined scores are NaN.
+
+    Raises InputError if the file is damaged or has another format. A key that is absent is an InputError when
+    it is used.
+    """
+    path = folder / RESULT_FILE
+    if file_mode(path) and not (is_file(path) and path.stat().st_size <= MAX_FILE_SIZE):
+        raise InputError(f"{path} is not a file of at most {MAX_FILE_SIZE >> 20} MB: remove it")
+    content = read_json(path)
+    if content.get("format") != FORMAT:
+        raise InputError(
+            f"{path} has format {short_repr(content.get('format'))}, this version reads {FORMAT}: "
+            "run it again, or read it with the version that wrote it"
+        )
+    with reading(path, REMEDY):
+        json.dumps(content, ensure_ascii=False).encode()  # half a character could be written to no file
+        settings = FINE_TUNING_SETTINGS if "test" in content else SETTINGS | {"task": str}
+        return check_types(content, RESULT | {"settings": settings}, path)
+
+
+def check_types(value: Any, expected: Any, path: Path, location: tuple[str, ...] = ()) -> Any:
+    """Return a copy of a value of a result.json, with undefined scores as NaN and dicts as ResultDict.
+
+    expected: what it has to be, see RESULT. Raises ValueError if it is something else, or a number or a depth
+    that nothing can show.
+    """
+    value = None if value != value else value  # NaN
+    alternatives = expected if isinstance(expected, tuple) else (expected,)
+    kinds = [kind for kind in alternatives if has_type(value, kind)]
+    is_too_large = isinstance(value, int | float) and abs(value) > MAX_NUMBER
+    if not kinds or (is_too_large and not isinstance(kinds[0], range)) or len(location) > MAX_DEPTH:
+        raise ValueError(f"{'.'.join(location)} is {short_repr(value)}")
+    kind = kinds[0]
+    if value is None:
+        return math.nan if expected is SCORE else None
+    if isinstance(value, list):
+        entry = kind[0] if isinstance(kind, list) else ...
+        return [check_types(item, entry, path, (*location, str(i))) for i, item in enumerate(value)]
+    if isinstance(value, dict):
+        fields = kind if isinstance(kind, dict) else {}
+        other = fields.get("*", ...)
+        checked = {
+            key: check_types(item, fields.get(key, other), path, (*location, key))
+            for key, item in value.items()
+        }
+        return ResultDict(checked, path, location)
+    return value
+
+
+def has_type(value: object, kind: object) -> bool:
+    """Return whether a value is of a type, in a range, or a list or dict as `kind` is; ... allows all."""
+    if isinstance(kind, range):
+        return type(value) is int and value in kind
+    return kind is ... or type(value) is (kind if isinstance(kind, type) else type(kind))
