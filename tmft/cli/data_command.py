@@ -34,8 +34,8 @@ Convert tables of your own (CSV, TSV, JSONL, Parquet) to the TSV files of a task
     python -m tmft data convert train=a.parquet test=b.parquet --columns text=review,label=stars --out mine
 
 The report says what was found: the number of examples, the range of the scores, the classes, and notes about
-empty texts, duplicates, texts of a split that are in another one, and rare classes. Without --out, that is
-all. Parquet needs the package pyarrow.
+empty texts, duplicates, and texts of a split that are in another one. Without --out, that is all. Parquet
+needs the package pyarrow.
 """
 
 SENTENCES_DOC = """

@@ -4,7 +4,7 @@ A table is a CSV, TSV, JSONL or Parquet file (tmft/io/tables.py). Its splits are
 files, or it is divided at random, with equal texts in one split only.
 
 A line of the report begins with "note" if the data may be worth a second look: duplicates, labels that
-contradict each other, texts of a later split that are in an earlier one, classes with few examples.
+contradict each other, texts of a later split that are in an earlier one.
 """
 
 import codecs
@@ -39,22 +39,20 @@ COLUMN_LISTS = (
 # Word in the name of a file -> split.
 SPLIT_NAMES = {"train": "train", "test": "test"} | dict.fromkeys(("dev", "validation", "valid", "val"), "dev")
 DECIMALS = (".", ",")
-RARE_CLASS = 0.1  # a class with less than this fraction of the examples of the largest one is reported
 MAX_CLASSES_SHOWN = 10
 
 
 @dataclass
 class Split:
-    """The examples of one split, and what was changed when they were read.
+    """The examples of one split, and the numbers of those that were left out.
 
     rows: the cells of each example, in the order of the columns. empty_texts, no_labels: numbers of examples
-    that were left out. replaced: number of texts whose TABs or line ends were replaced by spaces.
+    with an empty text, or with no score or label.
     """
 
     rows: list[Row] = field(default_factory=list)
     empty_texts: int = 0
     no_labels: int = 0
-    replaced: int = 0
 
 
 def convert_tables(
@@ -112,11 +110,10 @@ def convert_tables(
         counts = {
             "left out, with an empty text": split.empty_texts,
             "left out, with no score or label": split.no_labels,
-            "texts with TABs or line ends, which are now spaces": split.replaced,
         }
         report += [f"note {name}: {count} {what}" for what, count in counts.items() if count]
     rows_by_split = {name: split.rows for name, split in splits.items()}
-    report += describe_repetitions(rows_by_split, columns) + describe_labels(rows_by_split, columns)
+    report += describe_repetitions(rows_by_split, columns)
     if out is None:
         return report
     with replacing_files(out) as folder:
@@ -212,8 +209,6 @@ def append_examples(path: Path, columns: dict[str, str], split: Split, encoding:
         elif not all(labels.values()):
             split.no_labels += 1
         else:
-            split.replaced += sum(bool(re.search(r"[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]", text.strip()))
-                                  for text in values.values())  # fmt: skip
             if "score" in labels:
                 labels["score"] = format_score(labels["score"], location, decimal)
             if "label" in labels:
@@ -333,32 +328,6 @@ def describe_repetitions(splits: dict[str, list[Row]], columns: dict[str, str]) 
                 f"note {second}: also in {first} are {leaks} of its {len(splits[second])} "
                 f"{choose_example_noun(columns)}s, and {shared} of its {len(texts[second])} distinct texts"
             )
-    return result
-
-
-def describe_labels(splits: dict[str, list[Row]], columns: dict[str, str]) -> list[str]:
-    """Return lines about scores that are all equal, and about classes that are rare or unknown in train."""
-    result = []
-    values = {name: values_by_column(rows, columns) for name, rows in splits.items()}
-    for name, split in values.items():
-        for column in set(LABELS) & set(split):
-            if len(set(split[column])) == 1:
-                result.append(f"note {name}: every {column} is {sanitize(split[column][0], 40)}")
-        if "label" in split:
-            (largest, largest_count), *others = Counter(split["label"]).most_common()
-            rare = [
-                f"{sanitize(label, 40)} {count}"
-                for label, count in others
-                if count < RARE_CLASS * largest_count
-            ]
-            if rare:
-                shown = ", ".join(rare[-MAX_CLASSES_SHOWN:])
-                result.append(
-                    f"note {name}: unbalanced, {sanitize(largest, 40)} has {largest_count} examples, {shown}"
-                )
-            if unknown := set(split["label"]) - set(values.get("train", split)["label"]):
-                shown = ", ".join(sanitize(label, 40) for label in sorted(unknown)[:MAX_CLASSES_SHOWN])
-                result.append(f"note {name}: classes that train does not have: {shown}")
     return result
 
 
