@@ -263,12 +263,12 @@ def card_data_from_result(result: dict[str, Any], curve: str = "") -> ModelCardD
         if (score := get_score(result[split], name)) is not None and not math.isnan(score)
     )
     base = "" if first_settings.get("init") == "random" else first_settings["ckpt"] or ""
-    settings = result["settings"]
+    task_options = result["settings"]["task"].get("objective_args") or {}
     return ModelCardData(
         fine_tuning_to_markdown(result) + curve,
         base,
         defined,
-        teacher=settings.get("teacher") or "",
+        teacher=task_options.get("teacher") or "",
         kept_layers=tuple(first_settings.get("keep_layers") or ()) or None,
     )
 
