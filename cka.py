@@ -25,13 +25,14 @@ from tmft.cli.field_options import add_field_option
 from tmft.cli.options import add_device_option, add_dtype_option
 from tmft.cli.parser import CommandLineParser, default_command, program_name, run_command
 from tmft.data import PACKAGE_DATA, SPLITS
-from tmft.datasets.task_lookup import get_task, read_sentences, read_split
+from tmft.datasets.task_lookup import get_task, read_split
 from tmft.device import choose_device
 from tmft.errors import InputError
 from tmft.evaluation.compare_layers import MAX_IN_MEMORY, compare_layers, match_layers
 from tmft.io.atomic import check_writable, write_file
 from tmft.io.formatting import text_bar, text_table, to_json
 from tmft.io.paths import DATA_FOLDER
+from tmft.io.text import read_sentences
 from tmft.reports import plots
 from tmft.reports.drawing import check_figure
 from tmft.runs.run_config import FineTuningConfig

@@ -23,19 +23,22 @@ Other commands use a model or make tables of runs: python -m tmft --help
 
 from argparse import Namespace
 from functools import cache, partial
+from typing import Any
 
+import tmft.cli  # noqa: F401  first, because it ends the import of torch with one line when Ctrl+C is pressed
+from tmft.checkpoints.sentence_folder import describe_compatibility
 from tmft.cli.evaluate_options import add_evaluate_options, check_evaluate_options, check_tasks
 from tmft.cli.options import (
     is_training_free,
     load_model,
     make_training_free_encoders,
-    save_with_modules,
     tasks_from_args,
     training_free_config,
 )
 from tmft.cli.parser import CommandLineParser, run_command
 from tmft.datasets.task_lookup import read_split
 from tmft.device import choose_device
+from tmft.embedding.modules import append_modules
 from tmft.evaluation.compare_models import MAX_TIMED_SENTENCES, compare_models, sentences_per_second
 from tmft.evaluation.cs224n_submission import write_predictions
 from tmft.evaluation.evaluators import Evaluation, score_tasks
@@ -51,7 +54,8 @@ from tmft.training_free.training_free import TrainingFreeEncoders, score_random_
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     names = [args.model, args.other] if args.other else [args.model]
-    config, runs = training_free_config(args), [FineTunedRun(name) for name in names]
+    config, is_changed = training_free_config(args), is_training_free(args)
+    runs = [FineTunedRun(name) for name in names]  # without tasks, unless it is a folder of train.py
     tasks = tasks_from_args(args, ["stsb"], runs[0])
     check_tasks(args, tasks, config)
     readers = {name: cache(partial(read_split, task)) for name, task in tasks.items()}
@@ -66,56 +70,65 @@ def main(argv: list[str] | None = None) -> None:
         print(f"{name}: {model.load_report}")
         print(f"pooling {model.pooling}, at most {model.max_length} tokens{note}")
         encoders.append(make_training_free_encoders(args, model, config))
-        evaluations.append(run.add_trained_parts(untrained, model, args.layer, is_training_free(args)))
+        evaluations.append(run.add_trained_parts(untrained, model, args.layer, is_changed))
+
     if args.other:
-        report_differences(args, encoders, evaluations)
+        tables, content = compare_with_other(args, encoders, evaluations)
     else:
-        report_scores(args, encoders[0], evaluations[0], runs[0])
+        tables, content = score_model(args, encoders[0], evaluations[0], runs[0], is_changed)
+    print("\n" + tables)
+    if args.json:
+        write_file(args.json, to_json(content))
+        print(f"\nwrote {args.json}")
+    if args.cs224n_predictions:
+        for path in write_predictions(models[0], evaluations[0], args.cs224n_predictions):
+            print(f"wrote {path}")
+    if args.save:
+        append_modules(models[0], encoders[0].postprocessing.get(encoders[0].layers[-1], []))
+        models[0].save_pretrained(args.save)
+        differences = describe_compatibility(models[0])
+        print(f"\nsaved {args.save}", *filter(None, [differences]), sep="\n")
 
 
-def report_scores(
-    args: Namespace, encoders: TrainingFreeEncoders, evaluations: dict[str, Evaluation], run: FineTunedRun
-) -> None:
-    """Score a model, print the scores, and write what the options name. run: the one in its folder."""
+def score_model(
+    args: Namespace,
+    encoders: TrainingFreeEncoders,
+    evaluations: dict[str, Evaluation],
+    run: FineTunedRun,
+    is_changed: bool,
+) -> tuple[str, dict[str, Any]]:
+    """Score a model: return the tables of its scores, and the content of the JSON file.
+
+    run: the one in the folder of the model. is_changed: whether its embeddings are changed without training;
+    random embeddings are then scored with the same options.
+    """
     model, config, random = encoders.model, encoders.config, {}
     results = score_tasks(encoders.encoders, evaluations, args.isotropy)
-    if is_training_free(args):
+    if is_changed:
         random = score_random_embeddings(model, evaluations, config)
     kind = "weight" if encoders.weights else "layer"
-    print("\n" + format_results(results, evaluations, kind, random, config.transductive))
+    tables = format_results(results, evaluations, kind, random, config.transductive)
     if len(results) > 1 and results.keys() == run.task_settings.keys() and len(encoders.variants) == 1:
         [variant] = encoders.variants
         metrics = ((name, evaluation.task.metric) for name, evaluation in evaluations.items())
         overall = average_scores((metric, results[name][variant][metric]) for name, metric in metrics)
-        print(f"\n{OVERALL} {percent(overall)}")
-    if args.json:
-        by_variant = {v: {name: scores[v] for name, scores in results.items()} for v in encoders.variants}
-        content = {"model": args.model, "split": args.split, "pooling": model.pooling, f"{kind}s": by_variant}
-        write_file(args.json, to_json(content | ({"random": random} if random else {})))
-        print(f"\nwrote {args.json}")
-    if args.cs224n_predictions:
-        for path in write_predictions(model, evaluations, args.cs224n_predictions):
-            print(f"wrote {path}")
-    if args.save:
-        modules = encoders.postprocessing.get(encoders.layers[-1], [])
-        differences = save_with_modules(model, modules, args.save)
-        print(f"\nsaved {args.save}", *filter(None, [differences]), sep="\n")
+        tables += f"\n\n{OVERALL} {percent(overall)}"
+    by_variant = {v: {name: scores[v] for name, scores in results.items()} for v in encoders.variants}
+    content = {"model": args.model, "split": args.split, "pooling": model.pooling, f"{kind}s": by_variant}
+    return tables, content | ({"random": random} if random else {})
 
 
-def report_differences(
+def compare_with_other(
     args: Namespace, encoders: list[TrainingFreeEncoders], evaluations: list[dict[str, Evaluation]]
-) -> None:
-    """Score two models, and print their scores, each difference with its interval, and their speeds."""
+) -> tuple[str, dict[str, Any]]:
+    """Score two models: return the table of differences and speeds, and the content of the JSON file."""
     differences = compare_models([one.encoders for one in encoders], evaluations)
     texts = (text for evaluation in evaluations[0].values() for text in evaluation.examples.sentences)
     timed = list(dict.fromkeys(texts))[:MAX_TIMED_SENTENCES]
     names, speeds = [args.model, args.other], sentences_per_second([one.model for one in encoders], timed)
-    print("\n" + difference_table(names, differences, speeds))
-    if args.json:
-        content = {"models": names, "split": args.split, "sentences_per_second": speeds}
-        rows = {name: difference.to_dict() for name, difference in differences.items()}
-        write_file(args.json, to_json(content | {"tasks": rows}))
-        print(f"\nwrote {args.json}")
+    rows = {name: difference.to_dict() for name, difference in differences.items()}
+    content = {"models": names, "split": args.split, "sentences_per_second": speeds, "tasks": rows}
+    return difference_table(names, differences, speeds), content
 
 
 def parse_args(argv: list[str] | None = None) -> Namespace:

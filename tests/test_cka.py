@@ -22,8 +22,8 @@ from tmft.cka import (
     gram_products,
     linear_cka,
 )
-from tmft.datasets.task_lookup import read_sentences
 from tmft.evaluation import compare_layers
+from tmft.io.text import read_sentences
 
 
 def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -12,7 +12,7 @@ import cka
 import evaluate
 from tmft import InputError, SentenceEncoder
 from tmft.checkpoints.load import load_encoder
-from tmft.datasets.task_lookup import read_sentences
+from tmft.io.text import read_sentences
 from tmft.runs.result_json import read_result
 
 TWINS = ROOT / "data/twins"

@@ -15,10 +15,10 @@ from conftest import SENTENCES, assert_same_embeddings, embed_columns, tiny_mode
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.saved_modules import load_modules, to_saved_modules
 from tmft.checkpoints.st_folder import ModuleEntry
-from tmft.cli.options import keep_first_dimensions
 from tmft.embedding.modules import (
     ACTIVATIONS,
     Normalize,
+    keep_first_dimensions,
 )
 from tmft.embedding.similarity import SIMILARITIES
 from tmft.errors import InputError

@@ -20,8 +20,9 @@ from tmft.data import SPLITS, read_examples
 from tmft.datasets.digests import SHA256
 from tmft.datasets.download import download_dataset
 from tmft.datasets.releases import RELEASES
-from tmft.datasets.task_lookup import get_task, read_all_splits, read_sentences, read_split, validate_task
+from tmft.datasets.task_lookup import get_task, read_all_splits, read_split, validate_task
 from tmft.errors import InputError
+from tmft.io.text import read_sentences
 from tmft.tasks import TASKS, Task
 
 # ----------------------------------------------------------------------------------------------- get_task

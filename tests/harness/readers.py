@@ -29,9 +29,9 @@ from tmft.datasets.digests import SHA256
 from tmft.datasets.download import unzip_texts, write_splits
 from tmft.datasets.own_data import convert_tables, parse_columns
 from tmft.datasets.releases import RELEASES, WORD_LISTS, read_release
-from tmft.datasets.task_lookup import read_sentences
 from tmft.embedding.token_weights import TokenWeights
 from tmft.io.distributed import single_process
+from tmft.io.text import read_sentences
 from tmft.models.families import FAMILIES, config_from_dict, random_encoder
 from tmft.pretraining.corpus import read_nonempty_lines
 from tmft.reports.run_tables import pretraining_table

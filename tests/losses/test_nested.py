@@ -9,8 +9,8 @@ from conftest import ROOT, SENTENCES, embed_columns, fit_with_options, tiny_mode
 
 import evaluate
 import train
-from tmft.cli.options import keep_first_dimensions
 from tmft.data import Examples
+from tmft.embedding.modules import keep_first_dimensions
 from tmft.errors import InputError
 from tmft.loop import fit
 from tmft.loss import CosineMSE

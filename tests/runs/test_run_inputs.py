@@ -13,8 +13,8 @@ import tmft.runs.pretrain
 import tmft.runs.train_run
 import train
 from tmft.checkpoints.model_folder import ModelFolder
-from tmft.cli.options import keep_first_dimensions
 from tmft.data import Examples
+from tmft.embedding.modules import keep_first_dimensions
 from tmft.errors import InputError
 from tmft.io.distributed import single_process
 from tmft.io.files import file_digest

@@ -22,8 +22,7 @@ from processes import run_together
 
 import tmft.serving.encode_file as encoding
 from tmft.cli import encode_command as encode
-from tmft.cli.options import keep_first_dimensions
-from tmft.embedding.modules import Dense
+from tmft.embedding.modules import Dense, keep_first_dimensions
 from tmft.embedding.token_weights import TokenWeights
 from tmft.errors import InputError
 from tmft.io.distributed import Processes, single_process

@@ -15,9 +15,10 @@ from tmft import InputError, SentenceEncoder
 from tmft.cli import recommend_command as command
 from tmft.cli.recommend_command import MIN_GAIN, recommend
 from tmft.data import Examples, read_examples
-from tmft.datasets.task_lookup import get_task, read_sentences
+from tmft.datasets.task_lookup import get_task
 from tmft.embedding.prompts import PROMPTS
 from tmft.evaluation.evaluators import evaluate_similarity
+from tmft.io.text import read_sentences
 from tmft.tasks import Task
 from tmft.training_free.grid import GridResults, run_grid
 from tmft.training_free.variants import Variant

@@ -17,9 +17,10 @@ import evaluate
 import train
 from tmft import InputError, SentenceEncoder
 from tmft.data import Examples, read_examples
-from tmft.datasets.task_lookup import get_task, read_sentences
+from tmft.datasets.task_lookup import get_task
 from tmft.embedding.prompts import PROMPTS
 from tmft.evaluation.evaluators import EVALUATORS
+from tmft.io.text import read_sentences
 from tmft.training_free.static_models import random_static_model, random_word_vectors, static_model_from_text
 from tmft.training_free.training_free import TrainingFreeConfig, TrainingFreeEncoders, interpolate
 

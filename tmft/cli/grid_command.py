@@ -19,9 +19,10 @@ from tmft.cli.options import (
 )
 from tmft.cli.parser import CommandLineParser
 from tmft.cli.report_command import print_page
-from tmft.datasets.task_lookup import find_objective, read_sentences, read_split
+from tmft.datasets.task_lookup import find_objective, read_split
 from tmft.errors import InputError
 from tmft.io.atomic import check_output_folder
+from tmft.io.text import read_sentences
 from tmft.reports.grid_page import write_grid_page
 from tmft.runs.run_result import FineTunedRun
 from tmft.training_free.grid import GRID, grid_task_type, run_grid

@@ -10,20 +10,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import nn
 
-from tmft.checkpoints.sentence_folder import describe_compatibility
 from tmft.checkpoints.weights import DTYPES
 from tmft.cli.field_options import add_field_option
 from tmft.cli.parser import CommandLineParser
 from tmft.data import SPLITS
-from tmft.datasets.task_lookup import expand_groups, get_task, read_sentences
+from tmft.datasets.task_lookup import expand_groups, get_task
 from tmft.device import choose_device
-from tmft.embedding.modules import Normalize, first_dimensions
+from tmft.embedding.modules import keep_first_dimensions
 from tmft.embedding.prompts import PROMPTS, parse_prompt
 from tmft.embedding.token_weights import check_token_weights
 from tmft.errors import InputError, check_choice
 from tmft.export.quantization import ENCODE_PRECISIONS, set_encode_precision
+from tmft.io.text import read_sentences
 from tmft.runs.run_config import FineTuningConfig
 from tmft.runs.run_result import FineTunedRun
 from tmft.sentence_encoder import SentenceEncoder
@@ -134,29 +133,6 @@ def load_model(
     if args.truncate_dim is not None:
         keep_first_dimensions(model, args.truncate_dim)
     return static_model_from_text(model, read_sentences(args.static_from)) if args.static_from else model
-
-
-def keep_first_dimensions(model: SentenceEncoder, truncate_dim: int) -> None:
-    """Append a Dense that keeps the first dimensions, and a Normalize if the model ends with one.
-
-    Unlike those of model.truncate_dim, embeddings that had length 1 then still have it, in every library.
-    """
-    if not 0 < truncate_dim <= model.full_dimensions:
-        raise InputError(f"truncate_dim {truncate_dim}: choose 1 to {model.full_dimensions}", "truncate_dim")
-    ends_with_normalize = any(isinstance(module, Normalize) for module in [*model.head_modules][-1:])
-    dense = first_dimensions(model.full_dimensions, truncate_dim)
-    model.truncate_dim = None
-    model.head_modules.extend([dense.to(model.device), *[Normalize()] * ends_with_normalize])
-
-
-def save_with_modules(model: SentenceEncoder, modules: Sequence[nn.Module], folder: Path) -> str:
-    """Save a model with further modules, and return what other libraries compute differently with it."""
-    if modules and model.truncate_dim is not None:  # they take what is left of the dimensions
-        model.head_modules.append(first_dimensions(model.full_dimensions, model.dimensions))
-        model.truncate_dim = None
-    model.head_modules.extend(modules)
-    model.save_pretrained(folder)
-    return describe_compatibility(model)
 
 
 def load_mean_pooling_model(args: Namespace) -> SentenceEncoder:

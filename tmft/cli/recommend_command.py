@@ -20,11 +20,12 @@ from tmft.cli.options import (
     tasks_from_args,
 )
 from tmft.cli.parser import CommandLineParser
-from tmft.datasets.task_lookup import read_sentences, read_split
+from tmft.datasets.task_lookup import read_split
 from tmft.embedding.prompts import PROMPTS
 from tmft.embedding.token_weights import NEEDS_TEXT
 from tmft.errors import InputError
 from tmft.io.formatting import percent, text_table
+from tmft.io.text import read_sentences
 from tmft.runs.run_result import FineTunedRun
 from tmft.training_free.grid import GridResults, run_grid
 from tmft.training_free.variants import Variant

@@ -210,7 +210,7 @@ def append_examples(path: Path, columns: dict[str, str], split: Split, encoding:
             split.no_labels += 1
         else:
             if "score" in labels:
-                labels["score"] = format_score(labels["score"], location, decimal)
+                labels["score"] = normalize_score(labels["score"], location, decimal)
             if "label" in labels:
                 labels["label"] = join_lines(labels["label"])
             split.rows.append(tuple((texts | labels)[name] for name in columns))
@@ -218,7 +218,7 @@ def append_examples(path: Path, columns: dict[str, str], split: Split, encoding:
         raise InputError(f"no examples ({path}): the table is empty")
 
 
-def format_score(cell: str, location: str, decimal: str) -> str:
+def normalize_score(cell: str, location: str, decimal: str) -> str:
     """Return the text of a score in a table as it is written in a TSV file."""
     number = cell.replace(",", ".") if decimal == "," and "." not in cell else cell
     try:

@@ -17,11 +17,10 @@ from tmft.datasets.releases import RELEASES
 from tmft.errors import InputError, did_you_mean
 from tmft.io.files import is_file, is_folder, matching_paths
 from tmft.io.paths import PACKAGE_DATA
-from tmft.io.text import read_lines, select_columns
 from tmft.loss import Objective
 from tmft.losses.objectives import OBJECTIVES
 from tmft.metrics import METRICS, expected_prediction, is_computed_on_text
-from tmft.tasks import GROUPS, OVERALL, PAIR_COLUMNS, TASKS, Task
+from tmft.tasks import GROUPS, OVERALL, TASKS, Task
 
 # ------------------------------------------------------------------------------------------------- one task
 
@@ -363,26 +362,3 @@ def subsample_train(
         kept = torch.randperm(len(train), generator=generator)[:count].sort().values.tolist()
         result[name] = splits | {"train": select_examples(train, kept)}
     return result
-
-
-def read_sentences(path: Path) -> list[str]:
-    """Return the sentences of a TSV file, or of a text with one sentence per line, in order.
-
-    The file is a TSV file if its first line has a column named sentence, sentence1 or sentence2; all
-    sentences of one such column come before those of the next. Otherwise each line that is not empty is a
-    sentence.
-    """
-    lines = list(read_lines(path))
-    header = lines[0].split("\t") if lines else []
-    columns = [name for name in ("sentence", *PAIR_COLUMNS) if name in header]
-    if columns:
-        numbered_cells = enumerate((line.split("\t") for line in lines), start=1)
-        rows = [cells for _, cells in select_columns(numbered_cells, path, columns)]
-        sentences = [row[column] for column in range(len(columns)) for row in rows]
-        if not all(sentence.strip() for sentence in sentences):
-            raise InputError(f"empty sentence ({path}): fill it in or remove the line")
-    else:
-        sentences = [line for line in lines if line.strip()]
-    if not sentences:
-        raise InputError(f"no sentences ({path}): give a TSV file, or a text with one sentence per line")
-    return sentences

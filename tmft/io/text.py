@@ -23,6 +23,7 @@ MAX_LINE_LENGTH = 1 << 24  # characters; a few KB of a compressed file may becom
 OPENERS: dict[str, Callable[..., TextIO]] = {".gz": gzip.open, ".xz": lzma.open}
 STDIN = Path("-")
 UTF8 = "utf-8-sig"  # with or without a byte-order mark
+SENTENCE_COLUMNS = ("sentence", "sentence1", "sentence2")  # of a TSV file from which sentences are read
 
 
 def read_lines(path: Path, encoding: str = "") -> Iterator[str]:
@@ -153,6 +154,29 @@ def find_columns(names: Sequence[str], header: Sequence[str], location: str) -> 
         if header.count(name) > 1:
             raise InputError(f"two columns {name!r} ({location}): rename one of them")
     return [header.index(name) for name in names]
+
+
+def read_sentences(path: Path) -> list[str]:
+    """Return the sentences of a TSV file, or of a text with one sentence per line, in order.
+
+    The file is a TSV file if its first line has a column named sentence, sentence1 or sentence2; all
+    sentences of one such column come before those of the next. Otherwise each line that is not empty is a
+    sentence.
+    """
+    lines = list(read_lines(path))
+    header = lines[0].split("\t") if lines else []
+    columns = [name for name in SENTENCE_COLUMNS if name in header]
+    if columns:
+        numbered_cells = enumerate((line.split("\t") for line in lines), start=1)
+        rows = [cells for _, cells in select_columns(numbered_cells, path, columns)]
+        sentences = [row[column] for column in range(len(columns)) for row in rows]
+        if not all(sentence.strip() for sentence in sentences):
+            raise InputError(f"empty sentence ({path}): fill it in or remove the line")
+    else:
+        sentences = [line for line in lines if line.strip()]
+    if not sentences:
+        raise InputError(f"no sentences ({path}): give a TSV file, or a text with one sentence per line")
+    return sentences
 
 
 def has_visible_text(cell: str) -> bool:
