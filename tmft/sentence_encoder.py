@@ -35,6 +35,7 @@ from tmft.errors import InputError, check_choice, check_range, short_repr
 from tmft.packing import PACKED_LENGTH, PackedBatch, TokenizedCorpus, length_bucketed_batches, pack
 from tmft.pooling import check_pooling_excludes, parse_pooling, pooling_functions
 from tmft.speed.prepacked_weights import fast_encoding, prepacked_weights
+from tmft.speed.threads import prepare_for_fork
 from tmft.tokenizer import Tokenizer, check_sentences, check_vocab_size, resolve_max_length
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class SentenceEncoder(nn.Module):
         layers: tuple[int, ...] | None = None,
     ):
         super().__init__()
+        prepare_for_fork()
         pooling_functions(pooling, encoder)  # raises InputError if there is no such pooling
         check_layer_mix(layers, encoder)
         check_vocab_size(tokenizer, encoder.config.vocab_size, source)
@@ -415,7 +417,7 @@ class SentenceEncoder(nn.Module):
             if value not in supported:
                 raise TypeError(f"encode: {name}={value!r} is not supported: {remedy}")
         single = isinstance(sentences, str)
-        texts = [sentences] if isinstance(sentences, str) else sentences
+        texts = [sentences] if isinstance(sentences, str) else check_sentences(sentences)
         if truncate_dim is not None:
             check_range("truncate_dim", truncate_dim, 1)
             if truncate_dim < self.dimensions and not normalize_embeddings:
@@ -505,6 +507,7 @@ class SentenceEncoder(nn.Module):
         """
         if not token_ids:
             return self.embed_token_ids([[self.tokenizer.pad_id]], forward)[..., :0, :]
+        prepare_for_fork()
         forward = self if forward is None else forward
         distinct = list(dict.fromkeys(map(tuple, token_ids)))
         outputs: list[Tensor] = []

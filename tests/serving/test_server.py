@@ -20,11 +20,15 @@ import pytest
 from conftest import ROOT, SENTENCES, assert_same_embeddings, tiny_model
 
 from tmft.cli import serve_command as serve
+from tmft.embedding.modules import Dense, Normalize
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
 
 PAGE = (ROOT / "docs/http.md").read_text(encoding="utf-8")
 [CLIENT] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+TOKEN_IDS = (
+    "input has numbers, which are token ids of the client's own tokenizer and no text of this model: send"
+)
 SECONDS_TO_START = 90  # on a busy machine; three processes import torch
 
 
@@ -113,6 +117,7 @@ def test_the_embeddings_are_those_of_encode(url, model_folder):
     assert_same_embeddings(embeddings(url, input=SENTENCES), expected)
     assert_same_embeddings(embeddings(url, input=SENTENCES[0]), expected[:1])
     assert_same_embeddings(embeddings(url, input=SENTENCES, dimensions=5), expected[:, :5])
+    assert_same_embeddings(embeddings(url, input=SENTENCES, encoding_format=None), expected)
     _, answer = ask(url, {"input": SENTENCES, "encoding_format": "base64"})
     vectors = [np.frombuffer(base64.b64decode(item["embedding"]), "<f4") for item in answer["data"]]
     assert_same_embeddings(np.stack(vectors), expected)
@@ -127,14 +132,38 @@ def test_requests_of_several_clients_at_once_get_their_own_embeddings(url, model
             assert_same_embeddings(answer, expected[part, :7])
 
 
+def test_embeddings_of_length_1_keep_this_length_when_they_have_fewer_dimensions(model_folder):
+    """As the clients of OpenAI expect; embeddings of other lengths keep their numbers."""
+    server = pytest.importorskip("tmft.serving.server", reason="litserve is not installed")
+    for modules in ([], [Normalize()], [Normalize(), Dense(24, 24)]):
+        model = tiny_model()
+        model.head_modules.extend(modules)
+        embedder = server.EmbeddingAPI(lambda model=model: model)
+        embedder.setup("cpu")
+        requests = [
+            server.StrictRequest(model="tmft", input=SENTENCES, dimensions=dimensions)
+            for dimensions in (7, None, 24)
+        ]
+        found = [answer["embeddings"] for answer in embedder.predict(requests)]
+        embedder.constant_weights.__exit__(None, None, None)
+        expected = model.encode(SENTENCES)
+        assert_same_embeddings(found[1], expected)
+        assert_same_embeddings(found[2], expected)
+        cut = expected[:, :7]
+        if len(modules) == 1:
+            cut = cut / np.linalg.norm(cut, axis=1, keepdims=True)
+        assert_same_embeddings(found[0], cut)
+
+
 # What is asked, the status, and a part of the sentence that says what is wrong.
 BAD_REQUESTS = {
     "an empty list": ({"input": []}, 400, "input has 0 texts: give 1 to 2048"),
     "10,000 texts": ({"input": ["music"] * 10_000}, 400, "input has 10000 texts: give 1 to 2048"),
     "a million letters": ({"input": "a" * 1_000_000}, 400, "1000000 characters: give at most 100000"),
     "a number": ({"input": 5}, 400, "input: Input should be a valid list"),
-    "numbers": ({"input": [1, 2]}, 400, "input: sentence 0 is '1', of type int: give strings"),
-    "token ids": ({"input": [[1, 2], [3]]}, 400, "of type list: give strings"),
+    "token ids of a text": ({"input": [1, 2]}, 400, TOKEN_IDS),
+    "token ids": ({"input": [[1, 2], [3]]}, 400, TOKEN_IDS),
+    "texts and no token ids": ({"input": [[], []]}, 400, TOKEN_IDS),
     "nothing in a list": ({"input": ["music", None]}, 400, "input: Input should be a valid"),
     "no input": ({}, 400, "input: Field required"),
     "half a character": (b'{"model": "tmft", "input": "\\ud800"}', 400, "half a character (a surrogate)"),

@@ -1,5 +1,7 @@
 """Prepacked weights: the embeddings are the same, and the model is unchanged afterwards."""
 
+import copy
+import pickle
 import random
 import sys
 import threading
@@ -89,7 +91,32 @@ def test_constant_weights_are_prepacked_once_for_several_calls(products, monkeyp
     assert len(products) == 2 * len(weights)
     for vectors in embeddings:
         np.testing.assert_array_equal(vectors, plain)
-    assert not any({"forward", "project", "is_prepacked"} & {*vars(part)} for part in model.modules())
+    assert not any({"forward", "project"} & {*vars(part)} for part in model.modules())
+
+
+@needs_onednn
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_inside_constant_weights_has_weights_of_its_own(copied, products):
+    """A copy is an ordinary model, which can be changed, and prepacked in its turn."""
+    model = tiny_model()
+    plain = model.encode(SENTENCES)
+    with model.constant_weights():
+        other, layer = copied(model), copied(model.encoder.layers[0])
+        assert type(layer) is type(model.encoder.layers[0])
+        with torch.inference_mode():
+            for part in other.encoder.modules():
+                if isinstance(part, nn.Linear):
+                    part.weight.mul_(1.5)
+        np.testing.assert_allclose(model.encode(SENTENCES), plain, atol=1e-6)
+        assert np.abs(other.encode(SENTENCES) - plain).max() > 0.01
+    products.clear()
+    prepacking.MIN_TOKENS = 10**9
+    changed = other.encode(SENTENCES)
+    assert not products
+    with other.constant_weights():
+        np.testing.assert_allclose(other.encode(SENTENCES), changed, rtol=0, atol=1e-6)
+    assert len(products) == count_products(other)
+    assert not any({"forward", "project"} & {*vars(part)} for part in other.modules())
 
 
 @needs_onednn

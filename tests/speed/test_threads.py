@@ -1,7 +1,12 @@
 """The number of threads: at most the quota of the container, unless the user has chosen it."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
+from conftest import ROOT
 
 from tmft.speed import threads
 from tmft.speed.threads import cpu_quota, describe_slowdown, describe_threads, limit_threads
@@ -86,3 +91,36 @@ def test_the_first_epoch_that_is_much_slower_than_the_one_before_is_told(
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     monkeypatch.setattr(threads.os, "cpu_count", lambda: 4)
     assert ("OMP_NUM_THREADS=1" in describe_slowdown(speeds)) == is_told
+
+
+FORKED = """
+import os, sys, torch
+from tmft import SentenceEncoder
+torch.set_num_threads(int(sys.argv[1]))
+load = lambda: SentenceEncoder.from_pretrained("data/tiny")
+model = None if sys.argv[2] == "only imports" else load()
+texts = [f"{n} men play the guitar in {n} parks and sleep" for n in range(200)]
+expected = model.encode(texts) if sys.argv[2] == "embeds" else None
+if (child := os.fork()) == 0:
+    found = (model or load()).encode(texts)
+    assert expected is None or abs(found - expected).max() < 1e-5
+    print(torch.get_num_threads(), flush=True)
+    os._exit(0)
+sys.exit(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork a process")
+@pytest.mark.parametrize(
+    ("count", "parent", "expected"),
+    [(2, "embeds", 1), (2, "only loads", 1), (2, "only imports", 2), (1, "embeds", 1)],
+)
+def test_a_forked_process_embeds_with_one_thread_and_says_so(count, parent, expected):
+    """With the threads of its parent, which are not there, it would wait for ever."""
+    command = [sys.executable, "-c", FORKED, str(count), parent]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0 and run.stdout == f"{expected}\n", run.stderr
+    assert ("was forked from one in which torch had" in run.stderr) == (count > expected)
+    assert len(run.stderr.splitlines()) == (count > expected)

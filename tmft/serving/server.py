@@ -21,7 +21,7 @@ from fastapi import HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from litserve.specs.openai_embedding import EmbeddingRequest, EmbeddingResponse, OpenAIEmbeddingSpec
-from pydantic import StrictInt
+from pydantic import StrictInt, field_validator
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.requests import ClientDisconnect
 
@@ -35,6 +35,11 @@ MAX_WAITING = 10 * MAX_BYTES  # bytes of all requests that wait; more are refuse
 BYTES_OF_A_REQUEST = 1000  # besides those of its body
 MAX_TEXTS_AT_WORK = 512  # texts that are handed to the model; requests beyond wait where they can be dropped
 MAX_REQUESTS_TOGETHER = 64  # that one call of the model answers
+# The ids of another tokenizer would be other words of ours, and nobody would notice.
+TOKEN_IDS_PROBLEM = (
+    "input has numbers, which are token ids of the client's own tokenizer and no text of this model: send "
+    "strings (LangChain: check_embedding_ctx_length=False)"
+)
 BATCH_TIMEOUT = 0.005  # seconds for which requests are collected; a single request waits as long
 
 
@@ -50,7 +55,8 @@ class EmbeddingAPI(litserve.LitAPI):
         self.model = self.load().eval()
         self.constant_weights = self.model.constant_weights()  # as long as the process runs
         self.constant_weights.__enter__()
-        self.embed(["warm-up"])
+        [embedding], _ = self.embed(["warm-up"])
+        self.has_unit_length = abs(np.linalg.norm(embedding) - 1) < 1e-4  # then that of every text has it
 
     def embed(self, texts: list[str]) -> tuple[np.ndarray, list[int]]:
         """Return the embeddings of texts, and how many tokens each has."""
@@ -71,16 +77,24 @@ class EmbeddingAPI(litserve.LitAPI):
         for request, texts in zip(requests, inputs, strict=True):
             part = slice(start, start + len(texts))
             tokens = sum(num_tokens[part])
-            answer = {"embeddings": embeddings[part, : request.dimensions]}
-            answers.append(answer | {"prompt_tokens": tokens, "total_tokens": tokens})
+            vectors = embeddings[part, : request.dimensions]
+            if request.dimensions is not None and self.has_unit_length:
+                vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+            answers.append({"embeddings": vectors, "prompt_tokens": tokens, "total_tokens": tokens})
             start = part.stop
         return answers
 
 
 class StrictRequest(EmbeddingRequest):
-    """A request in which true is not 1."""
+    """A request in which true is not 1, and a field of null has its default."""
 
     dimensions: StrictInt | None = None
+
+    @field_validator("encoding_format", mode="before")
+    @classmethod
+    def default_format(cls, value: Any) -> Any:
+        """Return the format that is meant: null is float."""
+        return "float" if value is None else value
 
 
 class ValidatingEmbeddingSpec(OpenAIEmbeddingSpec):
@@ -118,6 +132,8 @@ class ValidatingEmbeddingSpec(OpenAIEmbeddingSpec):
 
     def check(self, request: StrictRequest) -> int:
         """Return the number of texts of a request, or refuse it with status 400."""
+        if isinstance(request.input, list) and any(isinstance(text, int | list) for text in request.input):
+            raise HTTPException(400, TOKEN_IDS_PROBLEM)
         try:
             texts = check_sentences(request.ensure_list())
         except (TypeError, InputError) as error:

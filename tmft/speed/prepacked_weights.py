@@ -4,10 +4,11 @@ Inside `with fast_encoding(...)` or `with prepacked_weights(model):` a model giv
 rounding.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeGuard
+from weakref import WeakSet
 
 import torch
 import torch.nn.functional as F
@@ -36,7 +37,7 @@ def fast_encoding(model: nn.Module, token_ids: Sequence[Sequence[int]], hidden_s
     # under autocast, products use a copy of the weights in 16 bits, which would not have the layout
     prepacks = num_tokens >= MIN_TOKENS and not torch.is_autocast_enabled("cpu")
     is_large = num_tokens * hidden_size**2 >= MIN_MULTIPLICATIONS
-    only_attention = "is_prepacked" in vars(model) and num_tokens < MIN_ATTENTION_TOKENS
+    only_attention = model in PREPACKED_MODELS and num_tokens < MIN_ATTENTION_TOKENS
     with (
         fast_matmul() if is_large and not only_attention else nullcontext(),
         prepacked_weights(model) if prepacks else nullcontext(),
@@ -57,9 +58,7 @@ def prepacked_weights(model: nn.Module) -> Iterator[None]:
         yield
         return
     reorder = torch.ops.mkldnn._reorder_linear_weight
-    attributes: list[tuple[nn.Module, str, Any]] = []  # of instances, which are removed at the end
-    if "is_prepacked" not in vars(model):
-        attributes.append((model, "is_prepacked", True))
+    methods: list[PrepackedMethod] = []  # of instances, which are removed at the end
     for module, name, linears in products:
         if name == "forward":
             method: Any = partial(prepacked_linear, linears[0], reorder(linears[0].weight.detach()))
@@ -67,15 +66,50 @@ def prepacked_weights(model: nn.Module) -> Iterator[None]:
             weight = reorder(torch.cat([one.weight.detach() for one in linears]))
             bias = torch.cat([one.bias.detach() for one in linears])
             method = partial(prepacked_projections, linears, weight, bias)
-        attributes.append((module, name, method))
-    for module, name, value in attributes:
-        vars(module)[name] = value
+        methods.append(PrepackedMethod(module, name, method))
+    is_first = model not in PREPACKED_MODELS
+    PREPACKED_MODELS.add(model)
+    for one in methods:
+        vars(one.module)[one.name] = one
     try:
         yield
     finally:
-        for module, name, value in attributes:
-            if vars(module).get(name) is value:  # else another thread has set it
-                vars(module).pop(name, None)
+        for one in methods:
+            if vars(one.module).get(one.name) is one:  # else another thread has set it
+                vars(one.module).pop(one.name, None)
+        if is_first:
+            PREPACKED_MODELS.discard(model)
+
+
+PREPACKED_MODELS: WeakSet[nn.Module] = WeakSet()
+
+
+class PrepackedMethod:
+    """A method of one module, which computes with copies of its weights.
+
+    module, name: the module and the name of its method. product: what is computed. A copy of the module, and
+    one that is pickled, has other weights: it gets a UsualMethod in place of this one.
+    """
+
+    def __init__(self, module: nn.Module, name: str, product: Callable[[Tensor], Any]):
+        self.module, self.name, self.product = module, name, product
+
+    def __call__(self, x: Tensor) -> Any:
+        return self.product(x)
+
+    def __reduce__(self) -> tuple[type["UsualMethod"], tuple[nn.Module, str]]:
+        return UsualMethod, (self.module, self.name)
+
+
+class UsualMethod:
+    """The method that the class of a module has; it removes itself from the module when it is called."""
+
+    def __init__(self, module: nn.Module, name: str):
+        self.module, self.name = module, name
+
+    def __call__(self, x: Tensor) -> Any:
+        vars(self.module).pop(self.name, None)
+        return getattr(self.module, self.name)(x)
 
 
 def find_products(model: nn.Module) -> Iterator[tuple[nn.Module, str, list[nn.Linear]]]:
@@ -92,13 +126,17 @@ def find_products(model: nn.Module) -> Iterator[tuple[nn.Module, str, list[nn.Li
         linears = [part for part in parts if can_prepack(part)]
         if module not in found and len(linears) == len(parts):
             found.update(linears)
-            if name not in vars(module):
+            if isinstance(vars(module).get(name), UsualMethod | None):
                 yield module, name, linears
 
 
 def can_prepack(module: nn.Module) -> TypeGuard[nn.Linear]:
     """Return whether a module is a linear layer whose product oneDNN should compute."""
-    return type(module) is nn.Linear and uses_onednn(module.weight) and "forward" not in vars(module)
+    return (
+        type(module) is nn.Linear
+        and uses_onednn(module.weight)
+        and isinstance(vars(module).get("forward"), UsualMethod | None)
+    )
 
 
 def prepacked_linear(module: nn.Linear, weight: Tensor, x: Tensor) -> Tensor:

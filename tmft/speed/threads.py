@@ -7,6 +7,7 @@ number of threads changes the last bits of a result, so the user is only told ab
 when an epoch is much slower than the one before.
 """
 
+import logging
 import math
 import os
 import time
@@ -16,11 +17,36 @@ from pathlib import Path
 
 import torch
 
+log: logging.Logger = logging.getLogger("tmft")
+
 CGROUP = Path("/sys/fs/cgroup")
 # Files with the quota and the period of a control group, both in microseconds: version 2, then version 1.
 QUOTA_FILES = (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"))
 BUSY = "other programs use this machine: if it is slow, try OMP_NUM_THREADS=1"
 OWN_SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # with which the user chooses the number of threads
+
+
+has_used_threads = False  # whether this process has loaded or run a model with several threads
+
+
+def prepare_for_fork() -> None:
+    """Let processes that are forked from now on compute with one thread, unless torch has only one anyway.
+
+    A forked process inherits torch's pool of threads, but not the threads, and would wait for them for ever.
+    """
+    global has_used_threads
+    if not has_used_threads and torch.get_num_threads() > 1 and hasattr(os, "register_at_fork"):
+        has_used_threads = True
+        os.register_at_fork(after_in_child=use_one_thread)
+
+
+def use_one_thread() -> None:
+    """Give torch a single thread in a forked process, and say so."""
+    torch.set_num_threads(1)
+    log.warning(
+        "this process was forked from one in which torch had several threads, which do not exist here: it "
+        "computes with one; start processes by spawn or forkserver, or load no model before the fork"
+    )
 
 
 def limit_threads() -> None:
