@@ -5,17 +5,19 @@ import json
 import logging
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 from conftest import ROOT, SENTENCES, assert_same_embeddings, embed_columns, tiny_model
 
-from tmft import InputError, SentenceEncoder
+from tmft import InputError, SentenceEncoder, distill
 from tmft.checkpoints.sentence_folder import sentence_model_card
 from tmft.embedding.modules import Dense
 from tmft.packing import length_bucketed_batches, pack
 from tmft.pooling import POOLINGS, required_components
+from tmft.tokenizer import check_sentences
 
 # ------------------------------------------------------------------------------------------------- encode
 
@@ -209,6 +211,65 @@ REFUSED_CALLS = {
 def test_a_call_that_cannot_be_is_refused_by_name(call, error, message, model):
     with pytest.raises(error, match=message):
         call(model)
+
+
+class Table(dict):
+    """Has columns, and iterates over their names, as a DataFrame and a DatasetDict do."""
+
+    columns = property(lambda self: [*self])
+
+
+class Series:
+    """Texts whose indices have a gap, as a Series has after rows were removed: series[1] is a KeyError."""
+
+    texts: ClassVar = {0: "a man", 2: "a dog", 5: "music"}
+    __len__ = lambda self: len(self.texts)  # noqa: E731
+    __iter__ = lambda self: iter(self.texts.values())  # noqa: E731
+    __getitem__ = lambda self, index: self.texts[index]  # noqa: E731
+
+
+NO_SENTENCES = {
+    "a table": (Table(text=["a man"], label=["b"]), "not a Table: give one column or value, as a list"),
+    "a dict": ({"q1": "a man"}, "not a dict: give one column or value, as a list"),
+    "a set": ({"a man", "a dog"}, "not a set, which has no order"),
+    "a frozenset": (frozenset(["a man"]), "not a frozenset, which has no order"),
+    "bytes": (b"a man", r"not bytes: write \[sentence.decode\(\)\]"),
+    "a bytearray": (bytearray(b"a man"), "not bytearray: write"),
+    "a number": (5, "not int: give a list of strings"),
+    "a batch of rows": ([{"text": "a man"}], "sentence 0 is .* of type dict: give strings"),
+}
+TAKERS = {
+    "encode": lambda model, texts: model.encode(texts),
+    "encode_query": lambda model, texts: model.encode_query(texts),
+    "encode_document": lambda model, texts: model.encode_document(texts),
+    "tokenize": lambda model, texts: model.tokenize(texts),
+    "tokenize_to_corpus": lambda model, texts: model.tokenize_to_corpus(texts),
+    "set_token_weights": lambda model, texts: model.set_token_weights("idf", texts),
+    "distill": lambda model, texts: distill(model, layers=1, lines=texts),
+}
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+@pytest.mark.parametrize("name", NO_SENTENCES)
+def test_what_is_no_list_of_texts_is_refused_with_the_remedy(name, taker, model):
+    sentences, message = NO_SENTENCES[name]
+    with pytest.raises(TypeError, match=message):
+        TAKERS[taker](model, sentences)
+    with pytest.raises(TypeError, match=message):
+        check_sentences(sentences)
+
+
+def test_any_order_of_texts_is_a_list_and_its_sentence_is_named(model):
+    expected = model.encode(["a man", "a dog", "music"])
+    broken = tiny_model()
+    broken.head_modules.append(Dense(24, 24))
+    broken.head_modules[0].weight.data.fill_(3e38)
+    for make in (Series, lambda: iter([*Series()]), lambda: tuple(Series()), lambda: np.array([*Series()])):
+        assert np.array_equal(model.encode(make()), expected)
+        with pytest.raises(
+            InputError, match="the embedding of sentence 0 .*'a man'.* has values that are not"
+        ):
+            broken.encode(make())
 
 
 def test_threads_give_the_same_embeddings(model, embeddings):

@@ -1,6 +1,6 @@
 """Tokenizer: sentences to token ids. tmft/checkpoints/tokenizers.py reads and writes its files."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 
 import tokenizers
 
@@ -135,14 +135,24 @@ def resolve_max_length(tokenizer: Tokenizer, max_length: int | None, limit: int,
     return max_length
 
 
-def check_sentences(sentences: Sequence[str]) -> list[str]:
+def check_sentences(sentences: Iterable[str]) -> list[str]:
     """Return the sentences as a list.
 
-    Raises TypeError for a single string and for entries of other types, and InputError for half a character
-    (a surrogate of UTF-16 without its other half, which UTF-8 cannot encode).
+    Raises TypeError for what is no sequence of strings, and InputError for half a character (a surrogate of
+    UTF-16 without its other half, which UTF-8 cannot encode). Of a table, a dict or a Dataset with several
+    splits Python iterates over the names of its parts, which nobody means as sentences.
     """
+    kind = type(sentences).__name__
     if isinstance(sentences, str):
         raise TypeError("a list of sentences is expected, not one string: write [sentence]")
+    if isinstance(sentences, bytes | bytearray | memoryview):
+        raise TypeError(f"a list of sentences is expected, not {kind}: write [sentence.decode()]")
+    if isinstance(sentences, Mapping) or hasattr(sentences, "columns"):
+        raise TypeError(f"a list of sentences is expected, not a {kind}: give one column or value, as a list")
+    if isinstance(sentences, set | frozenset):
+        raise TypeError(f"a list of sentences is expected, not a {kind}, which has no order: sort it")
+    if not isinstance(sentences, Iterable):
+        raise TypeError(f"a list of sentences is expected, not {kind}: give a list of strings")
     sentences = list(sentences)
     for index, sentence in enumerate(sentences):
         if not isinstance(sentence, str):

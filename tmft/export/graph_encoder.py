@@ -13,6 +13,7 @@ from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.embedding.prompts import Prompt, choose_prompt
 from tmft.errors import InputError
+from tmft.tokenizer import check_sentences
 
 INPUTS, OUTPUTS = ["input_ids", "attention_mask"], ["last_hidden_state", "sentence_embedding"]
 Batch = dict[str, np.ndarray]  # the inputs of a graph: name -> (B, T) int64
@@ -37,7 +38,7 @@ class GraphTokenizer:
     ) -> list[list[int]]:
         """Return the token ids of each of the sentences."""
         text = choose_prompt(self.prompts, self.default_prompt_name, prompt_name, prompt)
-        return Prompt(text, self.tokenizer)(list(sentences), self.max_length)[0]
+        return Prompt(text, self.tokenizer)(check_sentences(sentences), self.max_length)[0]
 
     def padded_batch(self, token_ids: Sequence[list[int]]) -> Batch:
         """Return the inputs of a graph for B sentences: input_ids and attention_mask, (B, T) int64."""
