@@ -7,11 +7,11 @@ from tmft.callbacks import BestWeights
 
 
 def test_the_weights_of_the_highest_metric_are_restored_from_one_copy():
-    """The first of nothing but nan is the best; a metric that is not higher changes nothing."""
+    """The last of nothing but nan is kept; a metric that is not higher changes nothing."""
     module, nan = nn.Linear(3, 2), float("nan")
     best = BestWeights(module)
     addresses = {name: weight.data_ptr() for name, weight in best.weights.items()}
-    metrics = [(nan, True), (nan, False), (0.5, True), (0.9, True), (0.9, False), (nan, False), (0.7, False)]
+    metrics = [(nan, True), (nan, True), (0.5, True), (0.9, True), (0.9, False), (nan, False), (0.7, False)]
     for epoch, (metric, is_best) in enumerate(metrics):
         with torch.no_grad():
             for parameter in module.parameters():

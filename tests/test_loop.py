@@ -322,3 +322,19 @@ def test_three_texts_go_to_the_objective_in_order_and_it_learns_from_them(monkey
     order = torch.randperm(5, generator=torch.Generator().manual_seed(0))
     for seen, expected in zip(objective.seen[0], before, strict=True):  # by the weights before the first step
         torch.testing.assert_close(seen, expected[order], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("metric", ["spearman", "pearson"])
+@pytest.mark.parametrize(
+    "labels", [[3.0], [2.0, 2.0, 2.0], np.array([0, 0])], ids=["one pair", "equal", "array"]
+)
+def test_a_dev_set_that_has_no_score_whatever_is_predicted_is_refused(labels, metric):
+    """Its first epoch would be the best, and the first of all layers."""
+    dev = Examples((["a"] * len(labels), ["b"] * len(labels)), labels)
+    task = replace(TASKS["stsb"], metric=metric)
+    with pytest.raises(
+        InputError, match=f"^dev has one label only .*: {len(labels)}., so that no {metric} can"
+    ):
+        training_task(task, cosine_mse, TRAIN, dev)
+    classes = replace(TRAIN, labels=[0, 1, 0, 1, 1]), replace(dev, labels=[0] * len(labels))
+    training_task(replace(TASKS["quora"], metric="accuracy"), cosine_mse, *classes)  # which has a score

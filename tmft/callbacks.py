@@ -36,7 +36,7 @@ class EpochResult:
     epoch: int  # counted from 1
     loss: float  # mean over the training examples
     dev: dict[str, Any]  # metrics on dev by name, among them the one that selects the epoch
-    is_best: bool  # whether dev is better than in every epoch before
+    is_best: bool  # whether dev is better than in every epoch before, or undefined as in all of them
     lr: float  # learning rate after the last step
     pairs_per_second: float  # training examples per second, without the evaluation
     seconds: float  # with the evaluation on dev
@@ -61,10 +61,11 @@ class BestWeights:
     def update(self, metric: float) -> bool:
         """Copy the current weights if the metric is higher than in all calls before; return whether it is.
 
-        NaN, the correlation if all embeddings are equal, counts as lower than every number.
+        NaN, the correlation if all embeddings are equal, counts as lower than every number. Of nothing but
+        NaN the last weights are kept, as nothing speaks for those before.
         """
         metric = -math.inf if math.isnan(metric) else metric
-        is_best = self.metric is None or metric > self.metric
+        is_best = self.metric is None or metric > self.metric or metric == -math.inf == self.metric
         if is_best:
             self.metric = metric
             for name, weight in self.module.state_dict().items():

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from tmft.data import Examples, labels_to_targets, shuffle_into_batches
+from tmft.errors import InputError
 from tmft.loss import Objective
-from tmft.metrics import METRICS, compute_metrics
+from tmft.metrics import METRICS, compute_metrics, correlation_metrics
 from tmft.packing import TokenizedCorpus, pack
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import Task
@@ -133,6 +134,7 @@ class TrainingTask:
         self.loss_weight, self.name = loss_weight, name
         self.loss = objective  # or a loss around it, such as NestedLoss of losses/nested.py
         self.target = labels_to_targets(examples["train"].labels, task)
+        check_dev(examples["dev"], task, name)
 
     @property
     def objectives(self) -> list[Objective]:
@@ -213,6 +215,17 @@ class TrainingTask:
                 for name, predicted in by_sub_embedding.items()
             }
         return EvalOutput(metrics, {self.name: (predictions, examples.labels)})
+
+
+def check_dev(dev: Examples, task: Task, name: str) -> None:
+    """Raise InputError if dev has no score, whatever the model predicts, and so could choose no epoch.
+
+    name: that of the task, "" if there is only one. The correlation with equal labels is not defined.
+    """
+    if METRICS[task.metric] is correlation_metrics and len(set(dev.labels)) < 2:
+        problem = f"{name and f'{name}: '}dev has one label only (examples: {len(dev)})"
+        remedy = "give dev examples with different labels"
+        raise InputError(f"{problem}, so that no {task.metric} can choose the best epoch: {remedy}")
 
 
 class EpochSteps:

@@ -43,6 +43,40 @@ def test_scores_are_those_of_scikit_learn_and_of_a_ranking_by_hand(texts, classe
             assert found[0] == pytest.approx(metrics.ndcg_score([relevant], [cosines], k=10))
 
 
+@given(
+    texts=st.integers(2, 30), values=st.integers(1, 3), classes=st.integers(1, 6), seed=st.integers(0, 10**6)
+)
+def test_tied_texts_have_the_mean_over_all_their_orders(texts, values, classes, seed):
+    """Whatever their order in the file is: against scikit-learn, and the mean over random orders by hand."""
+    metrics = pytest.importorskip("sklearn.metrics")
+    draw = np.random.default_rng(seed)
+    labels = draw.integers(classes, size=texts)
+    labels[:2] = 0
+    x = draw.integers(-1, 2, size=(values, 3))[draw.integers(values, size=texts)].astype(float)
+    scores = score_queries(torch.from_numpy(x), labels)
+    again = draw.permutation(texts)
+    for name, of_texts in score_queries(torch.from_numpy(x[again]), labels[again]).items():
+        np.testing.assert_allclose(of_texts, scores[name][again], rtol=1e-12)
+    unit = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+    others = np.arange(1, texts)
+    relevant, cosines = labels[others] == labels[0], (unit[others] @ unit[0]).round(6)
+    if texts > 2:  # scikit-learn needs two
+        assert scores["ndcg@10"][0] == pytest.approx(metrics.ndcg_score([relevant], [cosines], k=10))
+    ranks = []
+    for _ in range(2000):
+        order = draw.permutation(texts - 1)
+        order = order[np.argsort(-cosines[order], kind="stable")]
+        ranks.append(1 + int(np.argmax(relevant[order])))
+    expected = np.mean([1 / rank if rank <= 10 else 0 for rank in ranks])
+    assert scores["mrr@10"][0] == pytest.approx(expected, abs=0.05)
+
+
+def test_a_tie_of_one_relevant_text_among_two_has_a_reciprocal_rank_of_three_quarters():
+    x = torch.tensor([[1.0, 0.0], [1.0, 1.0], [1.0, 1.0]])
+    for labels in (["a", "a", "b"], ["a", "b", "a"]):
+        assert score_queries(x, labels)["mrr@10"][0] == 0.75
+
+
 def test_the_mean_is_over_the_queries():
     """Texts b and c are alone in their classes: they can be found, but are not queries."""
     vectors = {"a": [1.0, 0.0], "a'": [0.0, 1.0], "b": [1.0, 0.1], "c": [-1.0, -1.0]}

@@ -93,7 +93,7 @@ def test_contrastive_pairs_are_chosen_by_pairs_with_scores(tiny_folder):
 
 
 def test_a_tenth_is_held_out_if_there_is_no_dev_and_no_test(tiny_folder):
-    result = fine_tune(tiny_folder, ROWS * 10, layer=0, **SHORT)
+    result = fine_tune(tiny_folder, [row for row in ROWS for _ in range(10)], layer=0, **SHORT)
     [run] = result.sweep.layers[0]
     assert (run["dev"]["pairs"], run["test"]["pairs"]) == (3, 3)
 

@@ -64,6 +64,15 @@ def simulated(folder, curves: list[dict[int, float]], epochs: int, layers: int):
     return rounds
 
 
+@pytest.mark.parametrize("curves", [[dict.fromkeys(range(5), float("nan"))], [{1: 0.5, 2: 0.4, 4: 0.3}] * 2])
+def test_a_search_without_a_score_on_dev_chooses_no_layer(tmp_path, tiny_folder, curves):
+    nan = float("nan")
+    curves = [{layer: curve.get(layer, nan) for layer in range(5)} for curve in curves]
+    curves[-1] = dict.fromkeys(range(5), nan)
+    with pytest.raises(InputError, match="layer auto: dev spearman is undefined at each layer"):
+        simulated(tmp_path, curves, 3, 4)
+
+
 @pytest.mark.parametrize("epochs", [1, 3, 10, 20])
 def test_the_best_three_are_run_longer_and_the_best_of_those_is_chosen(tmp_path, tiny_folder, epochs, capsys):
     first = {0: 0.1, 1: 0.5, 2: 0.4, 3: 0.2, 4: 0.6}
@@ -87,7 +96,6 @@ def test_the_best_three_are_run_longer_and_the_best_of_those_is_chosen(tmp_path,
         ({1: 0.61, 2: 0.7, 4: 0.704}, 2, "layers 2 (70.00), 4 (70.40) of 1, 2, 4 cannot be told apart"),
         ({1: 0.61, 2: 0.698, 4: 0.704}, 4, "layer 4 of 1, 2, 4 is best, dev spearman 70.40"),
         ({1: float("nan"), 2: 0.698, 4: 0.7}, 2, "layers 2 (69.80), 4 (70.00) of 1, 2, 4 cannot be told"),
-        ({1: float("nan"), 2: float("nan"), 4: float("nan")}, 1, "layer 1 of 1, 2, 4 is best"),
     ],
 )
 def test_of_layers_that_cannot_be_told_apart_the_smallest_is_taken(

@@ -14,6 +14,7 @@ ONNX Runtime; openvino, for OpenVINO (both also with 8 bits: --dtype int8); comp
 without torch (--dtype int4 or int8).
 """
 
+import math
 import tempfile
 from argparse import Namespace
 from functools import cache, partial
@@ -79,11 +80,19 @@ def main(argv: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.folder or Path(scratch) / "model"
         before = torch.from_numpy(original.encode(sentences))
+        evaluate = partial(EVALUATORS[task.task_type], task=task, read_split=read, split=args.split)
+        score_of = lambda x: evaluate(lambda texts: x)[task.metric]  # noqa: E731
+        if exported is not original and math.isnan(score_of(torch.from_numpy(exported.encode(sentences)))):
+            problem = (
+                f"prune_vocabulary {args.prune_vocabulary}: the text is too short, all embeddings become"
+            )
+            remedy = "name a longer one, or choose a larger `embedding_size`"
+            problem += f" equal and {task.metric} is undefined"
+            raise InputError(f"{problem}: {remedy}", "prune_vocabulary", "embedding_size")
         settings = args.format, args.dtype, card_data, repo_id
         embeddings = export(exported, folder, *settings, sentences, calibration_lines)
         after = torch.from_numpy(embeddings)
-        evaluate = partial(EVALUATORS[task.task_type], task=task, read_split=read, split=args.split)
-        scores = [evaluate(lambda texts, u=u: u)[task.metric] for u in (before, after)]
+        scores = score_of(after), score_of(before)
         megabytes = folder_size(folder) / 1e6, weight_bytes(original) / 1e6
         sizes = "{:.1f} MB, weights before {:.1f} MB".format(*megabytes)
         calibrated = f", calibrated with {len(calibration_lines)} sentences" if calibration_lines else ""
@@ -91,7 +100,7 @@ def main(argv: list[str] | None = None) -> None:
         difference, cosines = (before - after).abs().max(), torch.cosine_similarity(before, after)
         comparison = f"largest difference of {len(sentences)} embeddings: {difference:.1e}"
         print(f"{comparison}, cosine: {cosines.mean():.4f} on average, {cosines.min():.4f} at least")
-        print(f"{name} {args.split} {task.metric}: {percent(scores[1])}, before {percent(scores[0])}")
+        print(f"{name} {args.split} {task.metric}: {percent(scores[0])}, before {percent(scores[1])}")
         if args.folder:
             print(f"wrote {folder}")
         if repo_id:

@@ -56,7 +56,8 @@ def score_queries(x: Tensor, labels: object) -> dict[str, np.ndarray]:
     x: (N, D), embeddings of the texts. labels: N classes; the texts of its class are relevant to a query.
     nDCG: the sum of 1 / log2(1 + rank) over the relevant texts among the first ten, divided by that of the
     best possible order. MRR: 1 / the rank of the first relevant text, 0 if it is not among the first ten.
-    Source: Järvelin and Kekäläinen 2002 (nDCG), Voorhees 1999 (MRR).
+    Texts with the same cosine are tied: both scores are means over all orders of these, as in scikit-learn.
+    Source: Järvelin and Kekäläinen 2002 (nDCG), Voorhees 1999 (MRR), McSherry and Najork 2008 (ties).
 
     Example, in which the second text is nearer to the first one than the third, which is relevant:
 
@@ -73,10 +74,31 @@ def score_queries(x: Tensor, labels: object) -> dict[str, np.ndarray]:
     num_relevant = (group.bincount()[group] - 1).clamp(max=K)  # (N,), that can be among the first ten
     best = discounts.cumsum(0)[(num_relevant - 1).clamp(min=0)]  # (N,)
     ndcg, mrr = (np.full(len(x), np.nan) for _ in RETRIEVAL_METRICS)
+    _, inverse = np.unique(normalized.numpy(), axis=0, return_inverse=True)
+    first_equal = torch.from_numpy(np.unique(inverse, return_index=True)[1][inverse.reshape(-1)])  # (N,)
     for block in queries.split(BLOCK_SIZE) if normalized.isfinite().all() else ():
-        cosines = normalized[block] @ normalized.T  # (Q, N)
+        cosines = (normalized[block] @ normalized.T)[:, first_equal]  # (Q, N)
         cosines[torch.arange(len(block)), block] = -torch.inf  # a query does not find itself
-        is_relevant = (group[cosines.topk(K).indices] == group[block, None]).double()  # (Q, K), by rank
-        ndcg[block] = (is_relevant @ discounts) / best[block]
-        mrr[block] = (is_relevant / torch.arange(1, K + 1)).amax(1)
+        tied, relevant, before = count_ties(cosines, group == group[block, None], K)  # (Q, K) each, by rank
+        ndcg[block] = ((relevant / tied) @ discounts) / best[block]
+        # The probability that no text up to a rank is relevant; before the first rank it is 1.
+        none = ((tied - relevant - before).clamp(min=0) / (tied - before)).cumprod(1)
+        is_first = F.pad(none, (1, 0), value=1.0)[:, :-1] - none
+        mrr[block] = (is_first / torch.arange(1, K + 1)).sum(1)
     return dict(zip(RETRIEVAL_METRICS, (ndcg, mrr), strict=True))
+
+
+def count_ties(cosines: Tensor, is_relevant: Tensor, K: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return three counts of the texts that have the same cosine as the text at each of the first K ranks.
+
+    cosines, is_relevant: (Q, N). The counts, (Q, K) float64: all of them, those that are relevant, and those
+    at the ranks before. Only the texts tied with rank K can have further ones after it.
+    """
+    values, indices = cosines.topk(K)
+    same = values[:, :, None] == values[:, None]  # (Q, K, K)
+    at_ranks = is_relevant.gather(1, indices)  # (Q, K)
+    tied, relevant = same.sum(2), (same & at_ranks[:, None]).sum(2)
+    with_last = cosines == values[:, -1:]  # (Q, N)
+    tied = torch.where(same[:, -1], with_last.sum(1, keepdim=True), tied)
+    relevant = torch.where(same[:, -1], (with_last & is_relevant).sum(1, keepdim=True), relevant)
+    return tied.double(), relevant.double(), same.tril(-1).sum(2).double()

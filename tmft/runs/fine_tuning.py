@@ -233,7 +233,8 @@ def fine_tune(
         sweep = sweep_from_runs(finished)
         best_layer = sweep.best_layer
         scores = sweep.scores(best_layer, "dev")
-        best = sweep.layers[best_layer][max(range(len(scores)), key=scores.__getitem__)]["folder"]
+        best_seed = np.argmax([-np.inf if np.isnan(score) else score for score in scores])
+        best = sweep.layers[best_layer][int(best_seed)]["folder"]
         best_model = SentenceEncoder.from_pretrained(best)
         return FineTuningResult(best_model, best_layer, sweep, best if output_dir else None)
 

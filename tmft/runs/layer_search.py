@@ -50,6 +50,7 @@ def search_rounds(
         first_round = make_runs([ckpt], "all", seeds[:1], trial_config, suffix="-search1")
         yield first_round
         sweep = sweep_from_runs(first_round)
+        check_defined_score(sweep)
         seconds = training_seconds(sweep)
         survivors = sorted(sweep.best_layers[:SURVIVORS])
         budget = min(1.0, ROUND_BUDGET * sum(sweep.layers) / max(1, sum(survivors)))  # equal layer-epochs
@@ -58,6 +59,7 @@ def search_rounds(
         second_round = make_runs([ckpt], candidates, seeds[:1], trial_config, suffix="-search2")
         yield second_round
         sweep = sweep_from_runs(second_round)
+        check_defined_score(sweep)
         tied = tied_layers(sweep)
         if processes.rank == 0:
             duration = format_duration(seconds + training_seconds(sweep))
@@ -116,3 +118,10 @@ def sweep_from_runs(runs: list[Run]) -> Sweep:
             "remove them"
         )
     return sweeps[0]
+
+
+def check_defined_score(sweep: Sweep) -> None:
+    """Raise InputError if no layer of a round has a score on dev, so that none can be chosen."""
+    if math.isnan(sweep.mean(sweep.best_layer, "dev")):
+        problem = f"layer auto: dev {sweep.metric} is undefined at each layer ({sweep.name})"
+        raise InputError(f"{problem}; if all embeddings become equal, try a lower `lr`", "layer", "lr")

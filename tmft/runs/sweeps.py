@@ -70,9 +70,14 @@ class Sweep:
 
     @property
     def best_layers(self) -> list[int]:
-        """All layers, sorted by their mean score on dev, best first. Undefined scores come last."""
+        """All layers, sorted by their mean score on dev, best first. Undefined scores come last.
+
+        Of several undefined scores that of the most layers comes first: nothing speaks for removing any.
+        """
         means = {layer: self.mean(layer, "dev") for layer in self.layers}
-        return sorted(means, key=lambda layer: math.inf if math.isnan(means[layer]) else -means[layer])
+        undefined = [layer for layer in reversed([*means]) if math.isnan(means[layer])]
+        defined = [layer for layer in means if layer not in undefined]
+        return sorted(defined, key=lambda layer: -means[layer]) + undefined
 
     @property
     def best_layer(self) -> int:
@@ -277,7 +282,8 @@ def layer_table(sweep: Sweep) -> str:
     bar = f"bar: dev {sweep.metric}" if len(sweep.layers) > 1 else ""
     lines = [["layer", "seeds", *scores, "parameters", "s/run", bar]]
     for i, (layer, runs) in enumerate(sweep.layers.items()):
-        mark = " * best on dev" if layer == best_layer and len(sweep.layers) > 1 else ""
+        is_best = layer == best_layer and len(sweep.layers) > 1 and not math.isnan(means[i])
+        mark = " * best on dev" if is_best else ""
         lines.append(
             [
                 str(layer),

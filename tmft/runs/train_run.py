@@ -5,6 +5,7 @@ something of your own, write a callback (tmft/callbacks.py), an `embed` (tmft/tr
 loss, and add it there.
 """
 
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -119,7 +120,10 @@ def train_run(
         save_predictions(test.predictions, folder)
         result = fine_tuning_result(run, model, epochs, test.metrics, arguments, digests)
         write_result(folder, result, model)
-    print(f"test {metric} {percent(test.metrics[metric])} at epoch {best.epoch}, the best on dev: {folder}")
+    choice = "the best on dev"
+    if math.isnan(best.dev[metric]):
+        choice = f"the last, because dev {metric} is undefined in each (do all embeddings become equal?)"
+    print(f"test {metric} {percent(test.metrics[metric])} at epoch {best.epoch}, {choice}: {folder}")
 
 
 def assemble_training(
