@@ -464,6 +464,24 @@ def test_a_connection_that_is_always_cut_is_one_line(hub, tmp_path):
     assert_one_line(load(REPOSITORY, endpoint, tmp_path), "the hub did not answer as expected")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("header", ["ETag", "X-Linked-ETag", "X-Repo-Commit"])
+@pytest.mark.parametrize("name", ["../../outside", "..", "a/b", r"a\b", 'W/"../x"'])
+def test_a_name_of_the_hub_that_leaves_the_cache_is_refused(header, name, hub, tmp_path):
+    endpoint, handler = hub
+    handler.changed_headers = {header: name}
+    assert_one_line(load(REPOSITORY, endpoint, tmp_path), f"{header} ")
+    assert not list(tmp_path.rglob("outside*")) and not list(tmp_path.rglob("blobs/*"))
+
+
+@pytest.mark.slow
+def test_weights_that_have_changed_on_the_way_are_refused_and_not_kept(hub, embedding, tmp_path):
+    endpoint, handler = hub
+    handler.damaged = ["model.safetensors"]
+    assert_one_line(load(REPOSITORY, endpoint, tmp_path), "model.safetensors is not the file of its ETag")
+    assert_prints(load(REPOSITORY, endpoint, tmp_path), embedding)
+
+
 @pytest.fixture
 def silent():
     """The address of a server that takes a call and never answers."""

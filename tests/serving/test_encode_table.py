@@ -107,6 +107,17 @@ def test_a_parquet_file_has_the_numbers_of_the_npy_file_and_the_record(tmp_path)
         nearest_lines(model, "a cat", table, vectors=tmp_path / "x.parquet")
 
 
+def test_values_of_json_that_are_kept_are_as_in_the_file(tmp_path):
+    """In the embedded text, true is 1 and null is nothing."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    values = ["true", "false", "null", "NaN", "1", "1.50", '"null"', '""', "12345678901234567890"]
+    lines = [f'{{"text": "a", "kept": {value}}}\n' for value in values]
+    (tmp_path / "table.jsonl").write_text("".join(lines))
+    encode_file(tiny_model(), tmp_path / "table.jsonl", tmp_path / "x.parquet", ALONE, "text", ["kept"])
+    found = parquet.read_table(tmp_path / "x.parquet")["kept"].to_pylist()
+    assert found == ["true", "false", None, None, "1", "1.5", "null", "", "12345678901234567890"]
+
+
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_columns_that_are_kept_are_those_of_the_same_rows(kind, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")

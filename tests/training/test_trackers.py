@@ -76,6 +76,31 @@ class Crash(Callback):
             raise RuntimeError("crash")
 
 
+STATE = {"run_id": None, "logged_loss": 0.5, "logged_examples": 20}
+WRONG_STATES = {
+    "another folder": STATE | {"folder": "/tmp/elsewhere"},
+    "a method": STATE | {"write": 1},
+    "a key is missing": {"run_id": None, "logged_loss": 0.5},
+    "a run id of another type": STATE | {"run_id": 7},
+    "a loss that is no number": STATE | {"logged_loss": None},
+    "a count that is no number": STATE | {"logged_examples": "20"},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_STATES)
+@pytest.mark.parametrize("name", trackers.TRACKERS)
+def test_a_tracker_takes_from_a_state_only_what_it_has_written(name, wrong, tmp_path):
+    tracker = trackers.TRACKERS[name](tmp_path, {})
+    before = dict(vars(tracker))
+    with pytest.raises(ValueError, match=f"{type(tracker).__name__} has "):
+        tracker.load_state_dict(WRONG_STATES[wrong])
+    assert vars(tracker) == before
+    tracker.load_state_dict({})  # the run began without it
+    assert vars(tracker) == before
+    tracker.load_state_dict(STATE | {"run_id": "one"})
+    assert tracker.state_dict() == STATE | {"run_id": "one"} and tracker.folder == tmp_path
+
+
 @pytest.mark.parametrize("name", trackers.TRACKERS)
 def test_a_resumed_run_logs_what_an_uninterrupted_one_does(name, tiny_folder, tmp_path, monkeypatch):
     logs = {"whole": [], "resumed": []}

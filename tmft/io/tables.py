@@ -73,7 +73,7 @@ def read_texts_and_values(
 
     column: name of the column of the texts; None: the file is no table, but has a text per line.
     keep_columns: names of the columns whose values are kept; those of a Parquet file keep their types, all
-    others are texts.
+    others are texts, or None for null.
     Raises InputError for a table without column and the other way round, and as read_columns and read_lines
     do.
     """
@@ -84,8 +84,10 @@ def read_texts_and_values(
     if column is not None:
         names = [column, *keep_columns]
         for location, values in read_values(path, names):
-            text, *kept = (cell_text(v, name, location) for name, v in zip(names, values, strict=True))
-            yield text, list(values[1:]) if kind == ".parquet" else kept
+            kept = list(values[1:])
+            if kind != ".parquet":
+                kept = [kept_text(v, name, location) for name, v in zip(keep_columns, kept, strict=True)]
+            yield cell_text(values[0], column, location), kept
     elif kind not in ("", ".tsv"):
         raise InputError(f"{path} is a table: `column` names the one with its texts", "column")
     else:
@@ -116,6 +118,16 @@ def cell_text(value: object, column: str, location: str) -> str:
         problem = f"column {column!r} holds a zero byte or half a character ({location})"
         raise InputError(f"{problem}: correct the file")
     return value
+
+
+def kept_text(value: object, column: str, location: str) -> str | None:
+    """Return a value as the text that the file has for it, such as true; None if it has null (or NaN) there.
+
+    column, location: as in cell_text, which changes these values to texts that can be embedded.
+    """
+    if value is None or value != value:
+        return None
+    return str(value).lower() if isinstance(value, bool) else cell_text(value, column, location)
 
 
 def shortest_number(value: float | str) -> str:

@@ -10,7 +10,7 @@ import math
 import textwrap
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from io import BytesIO
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -248,7 +248,11 @@ def save_figure(
             note = "\n".join(textwrap.wrap(sanitize(note, 400), width))
             figure.text(0.01, -0.01, note, va="top", fontsize=7, color="#444444")
         for place in map(Path, paths):
-            save = partial(
-                figure.savefig, dpi=200, metadata=metadata[place.suffix.lower()], bbox_inches="tight"
-            )
-            write_file(place, save)
+            kind, content = place.suffix.lower(), BytesIO()  # on a full disk, matplotlib's writers fail twice
+            options: dict[str, Any] = {"metadata": metadata[kind], "bbox_inches": "tight"}
+            figure.savefig(content, format=kind.removeprefix("."), dpi=200, **options)
+
+            def write(new: Path, content: BytesIO = content) -> None:
+                new.write_bytes(content.getvalue())
+
+            write_file(place, write)

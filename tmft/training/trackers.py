@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tmft.callbacks import LOG_EVERY, Callback, LoopState
-from tmft.errors import InputError, check_choice
+from tmft.errors import InputError, check_choice, short_repr
 
 
 class Tracker(Callback):
@@ -91,7 +91,14 @@ class Tracker(Callback):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
+        if not state:  # the run began without this tracker
+            return
+        types = {"run_id": str | None, "logged_loss": float, "logged_examples": int}
+        are_right = (isinstance(state.get(name), kind) for name, kind in types.items())
+        if state.keys() != types.keys() or not all(are_right):
+            raise ValueError(f"{type(self).__name__} has {short_repr(state)}")
+        self.run_id, self.logged_loss = state["run_id"], state["logged_loss"]
+        self.logged_examples = state["logged_examples"]
 
 
 def group_names(values: dict[str, float]) -> dict[str, float]:
