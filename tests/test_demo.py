@@ -19,6 +19,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
+from test_compact_export import DAMAGED
 from tokenizers import Tokenizer
 
 from tmft import SentenceEncoder
@@ -261,6 +262,25 @@ def test_a_damaged_folder_gives_a_reason_and_no_encoder(damage, tmp_path):
     change(folder)
     code = "try { await load(input); return 'loaded'; } catch (error) { return error.message; }"
     assert reason in run_node(code, str(folder))
+
+
+@NEEDS_NODE
+def test_what_encode_py_refuses_is_no_encoder_here_either(tmp_path):
+    """Every damage of its table, in a model that this page reads; the reason is one line."""
+    model = tiny_model(model_type="bert")
+    model.head_modules.extend([Dense(24, 8, activation="Tanh"), Normalize()])
+    export(model, tmp_path / "whole", "compact", "int4")
+    for number, damage in enumerate(DAMAGED.values()):
+        damage(Path(shutil.copytree(tmp_path / "whole", tmp_path / f"{number}/folder")))
+    folders = [str(tmp_path / "whole"), *(str(tmp_path / f"{n}/folder") for n in range(len(DAMAGED)))]
+    code = (
+        "const answers = []; for (const folder of input) { try { (await load(folder)).encode('a'); "
+        "answers.push('loaded'); } catch (error) { answers.push(error.message); } } return answers;"
+    )
+    whole, *answers = run_node(code, folders)
+    assert whole == "loaded"
+    assert [name for name, answer in zip(DAMAGED, answers, strict=True) if answer == "loaded"] == []
+    assert not any("\n" in answer for answer in answers)
 
 
 # ---------------------------------------------------------------------------------------- in Chromium

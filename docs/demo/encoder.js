@@ -28,14 +28,18 @@ class Encoder {
       readJson("tokenizer.json"),
       readTensors("model.safetensors"),
     ]);
+    const types = modules.map((module) => module.type.replace(/^sentence_transformers\.models\./, ""));
+    check(types[0] === "Transformer" && modules[0].path === "" && types[1] === "Pooling", "modules.json has no Pooling");
     const steps = []; // what follows the last layer: {type, config, weights}
-    for (const module of modules) {
-      const type = module.type.split(".").at(-1);
-      if (type === "Transformer") continue;
-      const step = { type, config: await readJson(`${module.path}/config.json`) };
-      if (type === "Dense") step.weights = await readTensors(`${module.path}/model.safetensors`);
+    for (const [n, { path }] of modules.entries()) {
+      if (n === 0) continue;
+      check(/^\w+$/.test(path), `modules.json has the path ${path}`);
+      const step = { type: types[n], config: await readJson(`${path}/config.json`) };
+      if (step.type === "Dense") step.weights = await readTensors(`${path}/model.safetensors`);
       steps.push(step);
     }
+    check((limits.do_lower_case ?? false) === false, "sentence_bert_config.json has do_lower_case");
+    checkSizes(limits, "max_seq_length");
     return new Encoder(config, steps, settings, new WordPiece(tokenizer, limits.max_seq_length), weights);
   }
 
@@ -43,14 +47,27 @@ class Encoder {
     if (!["bert", "electra"].includes(config.model_type)) {
       throw new Error(`config.json has the model_type ${config.model_type}: this page reads bert and electra`);
     }
+    check((config.is_decoder ?? false) === false, "config.json has is_decoder: the model is causal");
+    check((config.position_embedding_type ?? "absolute") === "absolute", "config.json has relative positions");
+    checkSizes(config, "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads");
+    checkSizes({ embedding_size: 1, ...config }, "embedding_size", "max_position_embeddings", "type_vocab_size");
+    const count = config.num_hidden_layers;
+    check(Number.isInteger(count) && count >= 0 && count <= 1000, `config.json has num_hidden_layers ${count}`);
+    const epsilon = config.layer_norm_eps;
+    check(typeof epsilon === "number" && epsilon >= 0 && epsilon < 1, `config.json has layer_norm_eps ${epsilon}`);
     const D = (this.size = config.hidden_size);
     const E = (this.embeddingSize = config.embedding_size ?? D); // narrower in some ELECTRAs
     const inner = config.intermediate_size;
     this.heads = config.num_attention_heads;
-    this.epsilon = config.layer_norm_eps;
-    this.activation = choose(ACTIVATIONS, config.hidden_act);
+    this.epsilon = epsilon;
+    this.activation = choose(HIDDEN_ACTIVATIONS, config.hidden_act);
     this.tokenizer = tokenizer;
-    this.prompt = settings.prompts?.[settings.default_prompt_name] ?? ""; // stands before each text
+    const { prompts, default_prompt_name: name, truncate_dim: dimensions } = settings;
+    check(prompts && Object.values(prompts).every((text) => typeof text === "string"), "a prompt is no text");
+    check(name === null || Object.hasOwn(prompts, name), `there is no prompt ${name}`);
+    this.prompt = name === null ? "" : prompts[name]; // stands before each text
+    if (dimensions != null) checkSizes(settings, "truncate_dim");
+    this.dimensions = dimensions ?? undefined;
 
     // Every weight is asked for with its shape. A weight that is missing or misshapen is noticed here.
     const linear = (name, outputs, inputs) => ({
@@ -66,7 +83,7 @@ class Encoder {
     this.types = weights.get("embeddings.token_type_embeddings.weight", [config.type_vocab_size, E]);
     this.embeddingNorm = norm("embeddings.LayerNorm", E);
     if (E !== D) this.project = linear("embeddings_project", D, E);
-    this.layers = Array.from({ length: config.num_hidden_layers }, (_, n) => ({
+    this.layers = Array.from({ length: count }, (_, n) => ({
       query: linear(`encoder.layer.${n}.attention.self.query`, D, D),
       key: linear(`encoder.layer.${n}.attention.self.key`, D, D),
       value: linear(`encoder.layer.${n}.attention.self.value`, D, D),
@@ -80,8 +97,14 @@ class Encoder {
     if (tokenizer.largestId >= config.vocab_size || tokenizer.maxLength > config.max_position_embeddings) {
       throw new Error("tokenizer.json and sentence_bert_config.json do not fit config.json");
     }
-    this.steps = steps.map((step) => headModule(step));
-    this.dimensions = settings.truncate_dim ?? undefined;
+    weights.checkAllUsed();
+    let width = D; // of the embedding, which a Dense changes
+    this.steps = steps.map((step, n) => {
+      check((step.type === "Pooling") === (n === 0), "modules.json has two Poolings");
+      const compute = headModule(step, width);
+      if (step.type === "Dense") width = step.config.out_features;
+      return compute;
+    });
   }
 
   /** text -> its embedding */
@@ -197,27 +220,36 @@ function erf(x) {
   return Math.sign(x) * (1 - polynomial * Math.exp(-x * x));
 }
 
-const ACTIVATIONS = {
+const HIDDEN_ACTIVATIONS = {
   gelu: (x) => 0.5 * x * (1 + erf(x * Math.SQRT1_2)),
   relu: (x) => Math.max(x, 0),
-  Tanh: Math.tanh,
-  Identity: (x) => x,
+};
+const DENSE_ACTIVATIONS = {
+  "torch.nn.modules.activation.Tanh": Math.tanh,
+  "torch.nn.modules.linear.Identity": (x) => x,
 };
 
-/** The function of a module that follows the last layer, as modules.json lists them: x -> (dimensions) */
-function headModule({ type, config, weights }) {
+/** The function of a module that follows the last layer, as modules.json lists them: x -> (dimensions)
+
+    width: the dimensions of the embedding before it. */
+function headModule({ type, config, weights }, width) {
   if (type === "Pooling") {
+    const { word_embedding_dimension: size = width, include_prompt: isWhole = true, ...flags } = config;
+    const modes = Object.keys(flags).filter((name) => flags[name] === true);
+    const areFlags = Object.entries(flags).every(([name, value]) => /^pooling_mode_/.test(name) && typeof value === "boolean");
+    const isKnown = ["pooling_mode_cls_token", "pooling_mode_mean_tokens"].includes(modes.join());
+    check(areFlags && isKnown && size === width && isWhole === true, "the Pooling is neither the mean nor the first token");
     return config.pooling_mode_cls_token ? (hidden, D) => hidden.slice(0, D) : meanOfRows; // (T, D) -> (D)
   }
   if (type === "Dense") {
-    const activation = choose(ACTIVATIONS, config.activation_function.split(".").at(-1));
+    checkSizes(config, "in_features", "out_features");
+    check(config.in_features === width && typeof config.bias === "boolean", "a Dense does not fit the module before it");
+    const activation = choose(DENSE_ACTIVATIONS, config.activation_function);
     const weight = weights.get("linear.weight", [config.out_features, config.in_features]);
     const zeros = new Float32Array(config.out_features);
     const bias = config.bias ? weights.get("linear.bias", [config.out_features]) : zeros;
-    return (vector) => {
-      if (vector.length !== config.in_features) throw new Error("a Dense module does not fit the one before it");
-      return applyLinear({ weight, bias }, vector).map(activation);
-    };
+    weights.checkAllUsed();
+    return (vector) => applyLinear({ weight, bias }, vector).map(activation);
   }
   if (type === "Normalize") {
     return (vector) => {
@@ -319,6 +351,7 @@ class WordPiece {
 const LAYOUT_VERSION = "1";
 const GROUP_SIZE = 32; // weights of a row that share a scale, in 4 bits
 const BYTES = { U8: 1, I8: 1, F16: 2 };
+const DTYPES = { int4: "U8", int8: "I8" }; // end of the name of a tensor -> its type; else it is F16
 
 /** The bytes of a compact safetensors file -> its weights, as Float32Arrays that are asked for by name and shape.
 
@@ -342,17 +375,27 @@ function readWeights(bytes, path) {
     fail(`has the layout ${metadata?.compact_layout}, this page reads ${LAYOUT_VERSION}: export it again`);
   }
   const stored = new Map();
-  for (const [name, { dtype, shape, data_offsets: [begin, end] }] of Object.entries(header)) {
+  let position = 0; // the tensors follow one another, without a gap
+  const tensors = Object.entries(header).sort(([, a], [, b]) => a.data_offsets[0] - b.data_offsets[0]);
+  for (const [name, { dtype, shape, data_offsets: [begin, end] }] of tensors) {
     if (dataStart + end > bytes.length) fail("is cut short");
+    if (begin !== position || dtype !== (DTYPES[name.split(".").at(-1)] ?? "F16")) fail(`has a wrong place or type of ${name}`);
+    position = end;
     if (end - begin !== shape.reduce((size, n) => size * n, choose(BYTES, dtype))) fail(`has a wrong size of ${name}`);
     stored.set(name, { dtype, shape, data: bytes.subarray(dataStart + begin, dataStart + end) });
   }
+  if (dataStart + position !== bytes.length) fail("is too long");
 
   const get = (name, shape) => {
     let values;
-    const packed = stored.get(`${name}.int4`) ?? stored.get(`${name}.int8`);
+    const take = (key) => {
+      const tensor = stored.get(key);
+      stored.delete(key);
+      return tensor;
+    };
+    const packed = take(`${name}.int4`) ?? take(`${name}.int8`);
     if (packed) {
-      const scales = stored.get(`${name}.scales`);
+      const scales = take(`${name}.scales`);
       if (!scales) fail(`has no ${name}.scales`);
       const [R, C] = [packed.shape[0], packed.shape[1] * (packed.dtype === "U8" ? 2 : 1)];
       const groupSize = packed.dtype === "U8" ? GROUP_SIZE : C;
@@ -366,7 +409,7 @@ function readWeights(bytes, path) {
         for (let c = 0; c < C; c++) values[r * C + c] = numbers[r * C + c] * scale[r * G + Math.floor(c / groupSize)];
       }
     } else {
-      const tensor = stored.get(name);
+      const tensor = take(name);
       if (!tensor) fail(`has no ${name}`);
       if (tensor.dtype !== "F16" || tensor.shape.join() !== shape.join()) fail(`has ${name} of a wrong shape`);
       values = fromFloat16(tensor.data);
@@ -374,7 +417,10 @@ function readWeights(bytes, path) {
     if (!values.every(Number.isFinite)) fail(`has ${name} with a number that is not finite`);
     return values;
   };
-  return { get };
+  const checkAllUsed = () => {
+    if (stored.size > 0) fail(`has tensors that no weight needs: ${[...stored.keys()].join(", ")}`);
+  };
+  return { get, checkAllUsed };
 }
 
 /** Two numbers from -8 to 7 in each byte */
@@ -407,6 +453,15 @@ function parseJson(bytes, path) {
   } catch {
     throw new Error(`${path} is cut short, or is no JSON`);
   }
+}
+
+function check(isRight, problem) {
+  if (!isRight) throw new Error(problem);
+}
+
+/** Throw an Error unless the entries of these names are whole numbers of 1 or more. */
+function checkSizes(config, ...names) {
+  for (const name of names) check(Number.isInteger(config[name]) && config[name] > 0, `${name} is ${config[name]}`);
 }
 
 function choose(table, key) {

@@ -24,10 +24,9 @@ ENCODER_FILE = "encode.py"
 
 def require_compact_support(model: SentenceEncoder) -> SentenceEncoder:
     """Return the model unchanged. Raises InputError if numpy_encoder.py cannot compute it."""
-    config, known = model.encoder.config, set(numpy_encoder.ACTIVATIONS)
-    dense_activations = {
-        type(module.activation).__name__ for module in model.head_modules if isinstance(module, Dense)
-    }
+    config = model.encoder.config
+    activations = [module.activation for module in model.head_modules if isinstance(module, Dense)]
+    dense_activations = {f"{type(one).__module__}.{type(one).__name__}" for one in activations}
     problems = {
         f"pools by {model.pooling}": model.pooling not in ("mean", "cls"),
         "mixes several layers": model.layers is not None,
@@ -35,8 +34,9 @@ def require_compact_support(model: SentenceEncoder) -> SentenceEncoder:
         "is causal": config.predicts_next_token,
         "leaves prompts out of the pooling": not model.include_prompt,
         "truncates texts on the left": model.tokenizer.truncation_side != "right",
-        f"has the activation {config.hidden_act}": config.hidden_act not in known,
-        "has a Dense with an activation that is not Tanh": not dense_activations <= known,
+        f"has the activation {config.hidden_act}": config.hidden_act not in numpy_encoder.HIDDEN_ACTIVATIONS,
+        "has a Dense with an activation that is not Tanh": not dense_activations
+        <= numpy_encoder.DENSE_ACTIVATIONS.keys(),
         "has other modules than Dense and Normalize": not all(
             isinstance(m, Dense | Normalize) for m in model.head_modules
         ),

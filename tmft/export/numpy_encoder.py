@@ -31,7 +31,8 @@ from tokenizers import Tokenizer
 LAYOUT_VERSION = "1"
 GROUP_SIZE = 32
 BATCH_SIZE = 32  # sentences that are computed together; they are sorted by length first
-DTYPES = {"U8": np.uint8, "I8": np.int8, "F16": np.float16, "F32": np.float32}
+DTYPES = {"U8": np.uint8, "I8": np.int8, "F16": np.float16}
+STORED_DTYPES = {"int4": "U8", "int8": "I8"}  # end of the name of a tensor -> its type; else it is F16
 
 
 class Encoder:
@@ -41,37 +42,64 @@ class Encoder:
         folder = Path(folder)
         try:
             self.read(folder)
-            self.embed([[0]])  # a missing or misshapen weight is noticed now
+            check(np.isfinite(self.encode(["a"])).all(), "the embeddings are not finite")
         except Exception as error:  # whatever a damaged file leads to
             reason = f"{error!r}" if isinstance(error, KeyError) else " ".join(str(error).split())
             raise ValueError(f"{folder} cannot be read ({reason}): export it again") from None
 
     def read(self, folder: Path) -> None:
-        """Read all files of the folder."""
-        config = read_json(folder / "config.json")
+        """Read all files of the folder, and check that each of them says what this page can compute."""
+        config = read_json(folder, "config.json")
+        check_config(config)
         self.num_layers, self.num_heads = config["num_hidden_layers"], config["num_attention_heads"]
         self.epsilon, self.hidden_act = config["layer_norm_eps"], config["hidden_act"]
-        self.weights = read_weights(folder / "model.safetensors")
-        if RELATIVE_BIAS in self.weights:
+        self.weights = read_weights(folder, "model.safetensors", weight_shapes(config))
+        if config["model_type"] == "mpnet":
             self.weights = rename_mpnet_weights(self.weights)
+        transformer, pooling, *others = read_json(folder, "modules.json")
+        kinds = [module["type"].removeprefix("sentence_transformers.models.") for module in others]
+        names = transformer["type"], transformer["path"], pooling["type"]
+        first = "sentence_transformers.models.Transformer", "", "sentence_transformers.models.Pooling"
+        check(names == first, f"modules.json begins with {names}, not with {first}")
+        width = config["hidden_size"]
+        pooling_config = read_json(folder, f"{pooling['path']}/config.json")
+        self.pools_first_token = is_cls_pooling(pooling_config, width)
         self.modules: list[Callable[[np.ndarray], np.ndarray]] = []  # what follows the pooling: functions
-        for module in read_json(folder / "modules.json"):
-            kind, path = module["type"].rpartition(".")[2], folder / module["path"]
-            if kind == "Pooling":
-                modes = [key for key, value in read_json(path / "config.json").items() if value is True]
-                if modes not in (["pooling_mode_cls_token"], ["pooling_mode_mean_tokens"]):
-                    raise ValueError(f"{path.name} has the poolings {modes}, expected the mean or cls")
-                self.pools_first_token = modes == ["pooling_mode_cls_token"]
-            elif kind == "Dense":
-                activation = read_json(path / "config.json")["activation_function"].rpartition(".")[2]
-                self.modules.append(dense(read_weights(path / "model.safetensors"), activation))
+        for kind, path in zip(kinds, [module["path"] for module in others], strict=True):
+            if kind == "Dense":
+                settings = read_json(folder, f"{path}/config.json")
+                check_sizes(settings, "in_features", "out_features")
+                check(settings["in_features"] == width, f"{path} does not take embeddings of {width}")
+                shape: tuple[int, ...] = (settings["out_features"], width)
+                check(
+                    settings["bias"] is True or settings["bias"] is False, f"{path} has no true or false bias"
+                )
+                shapes = {"linear.weight": shape} | ({"linear.bias": shape[:1]} if settings["bias"] else {})
+                weights = read_weights(folder, f"{path}/model.safetensors", shapes)
+                self.modules.append(dense(weights, settings["activation_function"]))
+                width = settings["out_features"]
             elif kind == "Normalize":
                 self.modules.append(lambda x: x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12))
-        settings = read_json(folder / "config_sentence_transformers.json")
+            else:
+                raise ValueError(f"modules.json has the module {kind}, expected Dense or Normalize")
+        settings = read_json(folder, "config_sentence_transformers.json")
         self.truncate_dim = settings.get("truncate_dim")
+        if self.truncate_dim is not None:
+            check_sizes(settings, "truncate_dim")
         self.prompts, self.default_prompt_name = settings["prompts"], settings["default_prompt_name"]
-        self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self.tokenizer.enable_truncation(read_json(folder / "sentence_bert_config.json")["max_seq_length"])
+        check(all(isinstance(text, str) for text in self.prompts.values()), "a prompt is no text")
+        check(self.default_prompt_name in (None, *self.prompts), "there is no prompt default_prompt_name")
+        self.tokenizer = Tokenizer.from_str(read_file(folder, "tokenizer.json").decode())
+        largest_id = max(self.tokenizer.get_vocab().values())
+        check(
+            largest_id < config["vocab_size"], f"tokenizer.json has the id {largest_id}, which has no vector"
+        )
+        limits = read_json(folder, "sentence_bert_config.json")
+        check_sizes(limits, "max_seq_length")
+        positions = len(self.weights["embeddings.position_embeddings.weight"])
+        check(limits["max_seq_length"] <= positions, "sentence_bert_config.json allows too many tokens")
+        check(limits.get("do_lower_case", False) is False, "sentence_bert_config.json has do_lower_case")
+        self.tokenizer.enable_truncation(limits["max_seq_length"])
         self.tokenizer.no_padding()
 
     def encode(self, sentences: Sequence[str], prompt_name: str | None = None) -> np.ndarray:
@@ -80,8 +108,10 @@ class Encoder:
         sentences: a list of strings. prompt_name: one of the model's prompts, which is put before each of
         them; None is the default prompt, if the model has one.
         """
-        if isinstance(sentences, str) or not all(isinstance(sentence, str) for sentence in sentences):
+        if not isinstance(sentences, list | tuple) or not all(isinstance(text, str) for text in sentences):
             raise ValueError("sentences: give a list of strings")
+        for sentence in sentences:
+            sentence.encode()  # half a character (a surrogate) is a ValueError
         name = prompt_name or self.default_prompt_name
         if name is not None and name not in self.prompts:
             raise ValueError(f"prompt_name {name!r}: choose one of {', '.join(self.prompts)}")
@@ -93,7 +123,7 @@ class Encoder:
         batches = [order[start : start + BATCH_SIZE] for start in range(0, len(order), BATCH_SIZE)]
         embeddings = [self.embed([token_ids[n] for n in batch]) for batch in batches]
         if not embeddings:
-            return self.embed([[0]])[:0]
+            return self.encode(["a"])[:0]
         return np.concatenate(embeddings)[np.argsort(order)]
 
     def embed(self, token_ids: list[list[int]]) -> np.ndarray:
@@ -122,13 +152,13 @@ class Encoder:
         if "embeddings_project.weight" in self.weights:  # an ELECTRA whose embeddings are narrower than D
             hidden = self.linear(hidden, "embeddings_project")
         score_bias = (mask[:, None, None, :] - 1) * 1e9  # (S, 1, 1, T): nobody attends to padding
-        if RELATIVE_BIAS in self.weights:
+        if RELATIVE_BIAS in self.weights:  # of an MPNet
             score_bias = score_bias + relative_bias(self.weights[RELATIVE_BIAS], ids.shape[1])  # (S, H, T, T)
         for n in range(self.num_layers):
             layer = f"encoder.layer.{n}"
             attended = self.attention(hidden, score_bias, f"{layer}.attention")
             hidden = self.norm(hidden + attended, f"{layer}.attention.output.LayerNorm")
-            inner = ACTIVATIONS[self.hidden_act](self.linear(hidden, f"{layer}.intermediate.dense"))
+            inner = HIDDEN_ACTIVATIONS[self.hidden_act](self.linear(hidden, f"{layer}.intermediate.dense"))
             hidden = self.norm(
                 hidden + self.linear(inner, f"{layer}.output.dense"), f"{layer}.output.LayerNorm"
             )
@@ -206,55 +236,154 @@ def erf(x: np.ndarray) -> np.ndarray:
     return np.sign(x) * (1 - polynomial * np.exp(-x * x))
 
 
-ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+HIDDEN_ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "gelu": lambda x: x * np.float32(0.5) * (1 + erf(x * np.float32(0.5**0.5))),
     "relu": lambda x: np.maximum(x, 0),
-    "Tanh": np.tanh,
-    "Identity": lambda x: x,
+}
+DENSE_ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "torch.nn.modules.activation.Tanh": np.tanh,
+    "torch.nn.modules.linear.Identity": lambda x: x,
 }
 
 
 def dense(weights: dict[str, np.ndarray], activation: str) -> Callable[[np.ndarray], np.ndarray]:
     """Return the function of a Dense module: activation(x W^T + b)."""
     weight, bias = weights["linear.weight"], weights.get("linear.bias", np.float32(0))
-    return lambda x: ACTIVATIONS[activation](x @ weight.T + bias)
+    check(activation in DENSE_ACTIVATIONS, f"a Dense has the activation {activation}")
+    return lambda x: DENSE_ACTIVATIONS[activation](x @ weight.T + bias)
 
 
 # --------------------------------------------------------------------------------------------- reading files
 
 
-def read_json(path: Path) -> Any:
+def check(is_right: object, problem: str) -> None:
+    """Raise ValueError with the problem if something is not right."""
+    if not is_right:
+        raise ValueError(problem)
+
+
+def read_file(folder: Path, name: str) -> bytes:
+    """Return the content of a regular file of the folder.
+
+    A link that leads out of it is refused, except in the cache of the hub, where all files are such links.
+    """
+    folder = folder.resolve()
+    path, home = (folder / name).resolve(), folder
+    if folder.parent.name == "snapshots":  # models--OWNER--NAME/snapshots/COMMIT
+        home = folder.parent.parent
+    check(path.is_relative_to(home) and path.is_file(), f"{name} is no regular file of this folder")
+    return path.read_bytes()
+
+
+def read_json(folder: Path, name: str) -> Any:
     """Return the content of a JSON file."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    return json.loads(read_file(folder, name).decode())
 
 
-def read_weights(path: Path) -> dict[str, np.ndarray]:
-    """Return {name: float32 array} for a compact safetensors file.
+def check_sizes(config: dict[str, Any], *names: str) -> None:
+    """Raise ValueError unless the entries of these names are whole numbers of 1 or more."""
+    for name in names:
+        check(type(config[name]) is int and config[name] > 0, f"{name} is {config[name]!r}")
+
+
+def check_config(config: dict[str, Any]) -> None:
+    """Raise ValueError if config.json describes no encoder that this page computes."""
+    model_type, head_count = config["model_type"], config["num_attention_heads"]
+    check(model_type in ("bert", "electra", "mpnet"), f"model_type is {model_type!r}")
+    check(config.get("is_decoder", False) is False, "is_decoder is not false: the model is causal")
+    check(config["hidden_act"] in HIDDEN_ACTIVATIONS, f"hidden_act is {config['hidden_act']!r}")
+    position_type = config.get("position_embedding_type", "absolute")
+    check(position_type == "absolute", f"position_embedding_type is {position_type!r}")
+    check_sizes(config, "vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings")
+    check_sizes(config | {"embedding_size": config.get("embedding_size", 1)}, "embedding_size")
+    check_sizes(config, "num_attention_heads")
+    check(config["hidden_size"] % head_count == 0, f"num_attention_heads is {head_count}")
+    layers, epsilon = config["num_hidden_layers"], config["layer_norm_eps"]
+    check(type(layers) is int and 0 <= layers <= 1000, f"num_hidden_layers is {layers!r}")
+    check(isinstance(epsilon, float) and 0 <= epsilon < 1, f"layer_norm_eps is {epsilon!r}")
+    check(config.get("relative_attention_num_buckets", 32) == 32, "there are other than 32 relative biases")
+
+
+def is_cls_pooling(config: dict[str, Any], width: int) -> bool:
+    """Return whether the first token is the embedding, and not the mean. config: that of the Pooling."""
+    flags = {name: value for name, value in config.items() if name.startswith("pooling_mode_")}
+    modes = [name for name, value in flags.items() if value is True]
+    if modes not in (["pooling_mode_cls_token"], ["pooling_mode_mean_tokens"]):
+        raise ValueError(f"the Pooling has the poolings {modes}, expected the mean or cls")
+    are_flags = all(value is True or value is False for value in flags.values())
+    others = {name: value for name, value in config.items() if name not in flags}
+    known = {"word_embedding_dimension": width, "include_prompt": True}
+    check(are_flags and others.items() <= known.items(), f"the Pooling has {config}")
+    return modes == ["pooling_mode_cls_token"]
+
+
+def weight_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Return {name: shape} of all weights of an encoder. config: the content of config.json."""
+    D, inner = config["hidden_size"], config["intermediate_size"]
+    E = config.get("embedding_size", D)  # narrower in some ELECTRAs
+    is_mpnet = config["model_type"] == "mpnet"
+    linears, norms = {}, {"embeddings.LayerNorm": (E,)}
+    if E != D:
+        linears["embeddings_project"] = (D, E)
+    for n in range(config["num_hidden_layers"]):
+        layer = f"encoder.layer.{n}"
+        linears |= {f"{layer}.attention.self.{part}": (D, D) for part in ("query", "key", "value")}
+        linears[f"{layer}.attention.output.dense"] = (D, D)
+        linears[f"{layer}.intermediate.dense"], linears[f"{layer}.output.dense"] = (inner, D), (D, inner)
+        norms[f"{layer}.attention.output.LayerNorm"] = norms[f"{layer}.output.LayerNorm"] = (D,)
+    shapes: dict[str, tuple[int, ...]] = {
+        "embeddings.word_embeddings.weight": (config["vocab_size"], E),
+        "embeddings.position_embeddings.weight": (config["max_position_embeddings"], E),
+    }
+    if is_mpnet:
+        shapes[RELATIVE_BIAS] = (32, config["num_attention_heads"])
+    else:
+        check_sizes(config, "type_vocab_size")
+        shapes["embeddings.token_type_embeddings.weight"] = (config["type_vocab_size"], E)
+    for name, shape in (linears | norms).items():
+        if is_mpnet:
+            for part, bert_part in MPNET_PARTS.items():
+                name = f"{name}.".replace(bert_part, part).removesuffix(".")
+        shapes[f"{name}.weight"], shapes[f"{name}.bias"] = shape, shape[:1]
+    return shapes
+
+
+def read_weights(folder: Path, file_name: str, shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """Return {name: float32 array} for a compact safetensors file, which has to have exactly these weights.
 
     The file is the length of a JSON text (8 bytes), this text, which says where each tensor is, and the
-    tensors.
+    tensors, one after the other. shapes: {name: shape} of the weights.
     """
-    content = path.read_bytes()
+    content = read_file(folder, file_name)
     length = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + length])
+    header = json.loads(content[8 : 8 + length].decode())
     metadata, data = header.pop("__metadata__", {}), memoryview(content)[8 + length :]
     if (version := metadata.get("compact_layout")) != LAYOUT_VERSION:
         raise ValueError(
-            f"{path} has the layout {version}, this file reads {LAYOUT_VERSION}: export it again"
+            f"{file_name} has the layout {version}, this file reads {LAYOUT_VERSION}: export it again"
         )
-    if max(tensor["data_offsets"][1] for tensor in header.values()) != len(data):
-        raise ValueError(f"{path.name} is cut short")
-    stored = {}
-    for name, tensor in header.items():
+    stored, position = {}, 0
+    for name, tensor in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        dtype = STORED_DTYPES.get(name.rpartition(".")[2], "F16")
         begin, end = tensor["data_offsets"]
-        stored[name] = np.frombuffer(data[begin:end], DTYPES[tensor["dtype"]]).reshape(tensor["shape"])
+        check(
+            begin == position and tensor["dtype"] == dtype, f"{file_name} has a wrong place or type of {name}"
+        )
+        stored[name] = np.frombuffer(data[begin:end], DTYPES[dtype]).reshape(tensor["shape"])
+        check(dtype != "F16" or np.isfinite(stored[name]).all(), f"{file_name}: {name} is not finite")
+        position = end
+    check(position == len(data), f"{file_name} is cut short, or too long")
     weights = {}
-    for name, array in stored.items():
-        base, _, kind = name.rpartition(".")
-        if kind in ("int4", "int8"):
-            weights[base] = unpack(array, stored.get(f"{base}.scales"), base)
-        elif kind != "scales":
-            weights[name] = array.astype(np.float32)
+    for name, shape in shapes.items():
+        if name in stored:
+            weights[name] = stored.pop(name).astype(np.float32)
+        else:
+            kind = "int4" if f"{name}.int4" in stored else "int8"
+            check(f"{name}.{kind}" in stored, f"{file_name} has no {name}")
+            weights[name] = unpack(stored.pop(f"{name}.{kind}"), stored.pop(f"{name}.scales", None), name)
+        found = weights[name].shape
+        check(found == shape, f"{file_name} has {name} of shape {found}, not {shape}")
+    check(not stored, f"{file_name} has tensors that no weight needs: {', '.join(sorted(stored))}")
     return weights
 
 
