@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, normalizers, processors
 
 from tmft.checkpoints.sentencepiece import check_character_map, read_spm
 from tmft.checkpoints.tokenizers import load_tokenizer, tokenizer_to_files
-from tmft.embedding.prompts import PROMPTS, Prompt
+from tmft.embedding.prompts import Prompt
 from tmft.encoder import UNLIMITED_LENGTH
 from tmft.errors import InputError
 from tmft.tokenizer import resolve_max_length
@@ -116,11 +116,6 @@ def test_a_prompt_has_its_tokens_before_those_of_the_sentence_and_the_end_behind
     before, after = ids(tokenizer, ["der Bäcker", "una guitarra"])
     assert (prompt.prefix_length, prompt.suffix_length) == (len(before) - 1, len(after))
     assert whole[: prompt.prefix_length] == before[:-1] and whole[-prompt.suffix_length :] == after
-
-
-def test_there_is_no_mask_for_a_prompt(folder):
-    with pytest.raises(InputError, match=r"the vocabulary has no \[MASK\]"):
-        Prompt(PROMPTS["T0"], load_tokenizer(folder))
 
 
 def test_without_position_embeddings_no_error_mentions_them(folder):

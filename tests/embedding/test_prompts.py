@@ -1,7 +1,6 @@
 """Prompts: the ids of the filled template; a sentence that is too long loses words, the template none."""
 
 import json
-import logging
 from pathlib import Path
 
 import pytest
@@ -231,15 +230,6 @@ def test_a_template_with_a_mask_needs_one_in_the_vocabulary():
 
 
 # ------------------------------------------------------------------------------------------------ in a model
-
-
-def test_sentences_truncated_in_a_template_are_logged_in_one_line(caplog):
-    model = tiny_model()
-    model.prompt = "[X] is [M]"
-    with caplog.at_level(logging.WARNING, "tmft"):
-        ids = model.tokenize(["music " * 100, "music"])
-    assert caplog.messages == ["1 of 2 sentences are longer than 40 tokens and were truncated"]
-    assert ids[0][-3:] == ids[1][-3:] and len(ids[0]) == 40
 
 
 def test_only_the_beginning_of_a_text_of_millions_of_letters_is_tokenized(wordpiece):
