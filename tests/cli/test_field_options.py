@@ -1,10 +1,12 @@
 """Options of train.py are the fields of the dataclasses that configure a run, each with a help text."""
 
+import json
 from argparse import SUPPRESS  # the attribute of --help-all
 from dataclasses import dataclass, fields
 
 import pytest
 
+import evaluate
 import train
 from tmft import InputError
 from tmft.cli.field_options import field_texts
@@ -12,6 +14,7 @@ from tmft.cli.train_options import FINE_TUNING, GROUPS, PRETRAINING, objective_f
 from tmft.loss import CosineMSE
 from tmft.losses.objectives import OBJECTIVES
 from tmft.reports.run_commands import option_words
+from tmft.runs.result_json import json_types
 from tmft.runs.run_config import parse_keep_layers
 from tmft.runs.run_result import to_json_types
 
@@ -113,3 +116,23 @@ def test_an_option_that_was_recorded_is_repeated_as_it_was_given(every_type):
             given = vars(p.parse_args([flag, *[value] * number]))
             words = option_words(action.dest, to_json_types(given)[action.dest])
             assert vars(p.parse_args(words)) == given and given[action.dest] != action.default
+
+
+def test_a_run_with_hyperparameters_of_all_types_is_scored_again(every_type, arguments, tmp_path):
+    words = "--layer 1 --objective every_type --mode last --powers 1 3 --no-centered --margin 0.25".split()
+    train.main([*arguments, *words])
+    folder = tmp_path / "runs" / "r-layer1-seed0"
+    result = json.loads((folder / "result.json").read_text())
+    given = {"margin": 0.25, "mode": "last", "centered": False, "powers": [1.0, 3.0]}
+    assert result["settings"]["task"]["objective_args"] == given
+    evaluate.main([str(folder), "--json", str(tmp_path / "again.json")])
+    again = json.loads((tmp_path / "again.json").read_text())["layers"]["1"]
+    assert list(again.values()) == [result["test"]]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "types"),
+    [(float, (float, int)), (int | None, (int, None)), (tuple[str, ...], ([(str,)],)), (bool, (bool,))],
+)
+def test_what_a_result_has_of_a_hyperparameter_follows_from_its_annotation(annotation, types):
+    assert json_types(annotation) == types

@@ -7,10 +7,12 @@ or a comparison shows are checked here, once.
 import json
 import math
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from tmft.errors import SEED_RANGE, InputError, short_repr
 from tmft.io.files import file_mode, is_file, read_json, reading
+from tmft.losses.objectives import OBJECTIVES
 
 RESULT_FILE = "result.json"
 FORMAT = 1  # number of the form of this file; a file with another number is refused
@@ -19,13 +21,27 @@ MAX_DEPTH = 20  # levels of nested objects and lists
 MAX_FILE_SIZE = 2**26  # bytes
 MAX_NUMBER = 10**15  # absolute value of any number
 
+
+def json_types(annotation: Any) -> tuple[Any, ...]:
+    """Return what the value of a field has to be: tuple[float, ...] | None -> ([(float, int)], None)."""
+    if NoneType in get_args(annotation):
+        return (*(kind for one in get_args(annotation) for kind in json_types(one)),)
+    if get_origin(annotation) is tuple:
+        return ([json_types(get_args(annotation)[0])],)
+    return {float: (float, int), NoneType: (None,)}.get(annotation, (annotation,))
+
+
 # What a value has to be: a type or several, a range of whole numbers, [what each entry of a list has to be],
 # or {key: what its value has to be}, where the key "*" stands for all others. Other values are not checked.
 NUMBER, SCORE, OPTIONAL_TEXT = (int, float), (float, int, None), (str, None)
 SCORES: dict[str, Any] = {"*": SCORE}
 TASK_SCORES = SCORES | {"subsets": SCORES, "sub_embeddings": SCORES}
 SPLIT_SCORES = TASK_SCORES | {"tasks": {"*": TASK_SCORES}}
-OBJECTIVE_ARGS = {"*": (int, float, bool), "teacher": str, "text": [str]}
+OBJECTIVE_ARGS = {"*": ...} | {
+    name: json_types(annotation)
+    for objective in OBJECTIVES.values()
+    for name, annotation in get_type_hints(objective.config_class or object).items()
+}
 TASK: dict[str, Any] = {"objective": str, "metric": str, "objective_args": (None, OBJECTIVE_ARGS)}
 SETTINGS = {
     "ckpt": OPTIONAL_TEXT,
