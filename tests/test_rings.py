@@ -31,7 +31,7 @@ RINGS = (
     "losses training pretraining",  # plug into the loop
     "serving datasets evaluation training_free students export",  # what one does with a model
     "runs reports",  # experiments
-    "cli",
+    "interface cli",  # in Python and on the command line
 )
 ORDER = [package for ring in RINGS for package in ring.split()]
 
@@ -39,7 +39,6 @@ ORDER = [package for ring in RINGS for package in ring.split()]
 OUTWARD = {
     ("sentence_encoder", "checkpoints.sentence_folder"): "the door: from_pretrained and save_pretrained",
     ("losses.objectives", "students.distillation_loss"): "the registry names every loss",
-    ("runs.fine_tuning", "reports.plots"): "TODO",
 }
 COMMANDS = {"train", "cka", "evaluate"}
 REFERENCES = {"transformers", "sentence_transformers", "sklearn"}

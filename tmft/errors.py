@@ -3,11 +3,14 @@
 import difflib
 import math
 import re
+import sys
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import field, fields
-from numbers import Real
-from typing import Any
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 
 class InputError(Exception):
@@ -45,6 +48,19 @@ class InputError(Exception):
         return message
 
 
+@contextmanager
+def renamed_parameters(**names: str) -> Iterator[None]:
+    """Replace names of parameters in the message of an InputError by those that the caller has passed."""
+    try:
+        yield
+    except InputError as error:
+        message = error.marked_message
+        for name, passed in names.items():
+            message = re.sub(rf"(?<![\w./-]){name}(?![\w/-])", passed, message)
+        error.__init__(message, *(names.get(name, name) for name in error.parameters))  # type: ignore[misc]
+        raise
+
+
 def describe_error(error: BaseException) -> str:
     """Return the message of an error, on one line and cut to 200 characters; its type if it has none."""
     if isinstance(error, KeyError):
@@ -53,6 +69,7 @@ def describe_error(error: BaseException) -> str:
 
 
 SEED_RANGE = 0, 2**63 - 1  # the seeds that torch's generators accept
+MAX_SEEDS = 10_000  # of one sweep: more are a mistake, and each writes a folder
 MAX_COUNT = 10**9  # upper bound of all counts: a larger one is a mistake, and would not fit in memory
 
 
@@ -85,12 +102,64 @@ def check_range(name: str, value: float, low: float, high: float = math.inf) -> 
 
     name: the name of the parameter that has this value, for the message.
     """
-    if not isinstance(value, Real):  # NumPy's numbers are some of these
+    if not isinstance(value, Real) or isinstance(value, bool):  # NumPy's numbers are some of these
         raise InputError(f"{name} {value!r}: give a number", name)
     if not (low <= value <= high and -math.inf < value < math.inf):  # isfinite fails for an int of 400 digits
         above_max_count = MAX_COUNT <= high < value < math.inf
         bounds = f"{low} to {high}" if high < MAX_COUNT or above_max_count else f"{low} or more"
-        raise InputError(f"{name} {value}: choose {bounds}", name)
+        shown = short_repr(value) if isinstance(value, int) else value
+        raise InputError(f"{name} {shown}: choose {bounds}", name)
+
+
+TYPE_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "True or False",
+    Iterable: "a list",
+    NoneType: "None",
+}
+
+
+def check_arguments(values: Mapping[str, Any], annotations: Mapping[str, Any]) -> None:
+    """Raise InputError unless each value has the type that its parameter is annotated with.
+
+    Numbers of NumPy are numbers, True and False are none. Any sequence may stand for a tuple.
+    values: name of a parameter -> its value. annotations: name -> type, see typing.get_type_hints.
+    """
+    for name, value in values.items():
+        if not fits_annotation(value, annotations[name]):
+            raise InputError(f"{name} {short_repr(value)}: give {describe_type(annotations[name])}", name)
+
+
+def fits_annotation(value: object, annotation: Any) -> bool:
+    """Return whether a value has the type that a parameter is annotated with."""
+    kind, parts = get_origin(annotation) or annotation, get_args(annotation)
+    if kind in (Union, UnionType):
+        return any(fits_annotation(value, part) for part in parts)
+    if kind in (int, float):
+        is_number = isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
+        return is_number and not (
+            kind is float and isinstance(value, int) and abs(value) > sys.float_info.max
+        )
+    if kind in (tuple, Sequence):
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            return False
+        fits = kind is Sequence or Ellipsis in parts or len(value) == len(parts)
+        return fits and all(fits_annotation(item, parts[0]) for item in value)
+    return kind is Any or isinstance(value, kind)
+
+
+def describe_type(annotation: Any) -> str:
+    """Return what to give for a parameter with this annotation: int | None -> "a whole number or None"."""
+    kind, parts = get_origin(annotation) or annotation, get_args(annotation)
+    if kind in (Union, UnionType):
+        *first, last = map(describe_type, parts)
+        return f"{', '.join(first)} or {last}"
+    if kind in (tuple, Sequence):
+        number = "a list of" if kind is Sequence or Ellipsis in parts else len(parts)
+        return f"{number} {describe_type(parts[0]).removeprefix('a ')}s"
+    return TYPE_NAMES.get(kind, f"a {kind.__name__}")
 
 
 def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
@@ -108,8 +177,9 @@ def choice(default: Any, choices: Iterable[str]) -> Any:
     return field(default=default, metadata={"choices": choices})
 
 
-def check_choices(config: Any) -> None:
-    """Raise InputError unless each field of a dataclass that `choice` has made is one of its choices."""
+def check_fields(config: Any) -> None:
+    """Raise InputError unless each field of a dataclass has its type, and those of `choice` are choices."""
+    check_arguments(vars(config), get_type_hints(type(config)))
     for one in fields(config):
         value = getattr(config, one.name)
         if "choices" in one.metadata and value != one.default:

@@ -33,7 +33,7 @@ from tmft.callbacks import (
     StopIfDiverged,
 )
 from tmft.device import PRECISIONS
-from tmft.errors import MAX_COUNT, check_choices, check_range, choice
+from tmft.errors import MAX_COUNT, check_fields, check_range, choice
 from tmft.optimizers import (
     OPTIMIZERS,
     MixedPrecision,
@@ -58,7 +58,7 @@ class Recipe:
     precision: precision of training, by autocast: the weights stay in float32. auto is bf16 where the device
         supports it, else fp32.
     optimizer: how a step changes the weights.
-    Raises InputError if a value is out of range.
+    Raises InputError if a value has a wrong type or is out of range.
     Source: Rep et al. 2024, appendix, and their released training script.
     """
 
@@ -72,7 +72,7 @@ class Recipe:
     optimizer: str = choice("adamw", OPTIMIZERS)
 
     def __post_init__(self) -> None:
-        check_choices(self)
+        check_fields(self)
         for name in ("epochs", "batch_size"):
             check_range(name, getattr(self, name), 1, MAX_COUNT)
         for name in ("lr", "weight_decay", "max_grad_norm"):

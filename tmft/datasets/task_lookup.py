@@ -311,14 +311,17 @@ def read_all_splits(task: Task, dev_fraction: float | None = None) -> dict[str, 
                 raise InputError(f"{problem}: remove dev_fraction", "dev_fraction", "dev_fraction")
             train, dev = hold_out_dev(read_split(subtask, "train"), dev_fraction)
             data[name] = {"train": train, "dev": dev, "test": read_split(subtask, "test")}
-        if not subtask.classes:
-            continue
-        if new := set(data[name]["dev"].labels) - set(data[name]["train"].labels):
-            class_name = next(word for word, index in subtask.classes.items() if index in new)
-            raise InputError(
-                f"class {class_name} ({subtask.files}): dev has examples of it and train has none: add some"
-            )
+        if subtask.classes:
+            check_dev_classes(data[name], subtask)
     return data
+
+
+def check_dev_classes(splits: dict[str, Examples], task: Task) -> None:
+    """Raise InputError if dev has a class that train does not have."""
+    if new := set(splits["dev"].labels) - set(splits["train"].labels):
+        class_name = next(word for word, index in task.classes.items() if index in new)
+        place = f" ({task.files})" if task.files else ""
+        raise InputError(f"class {class_name}{place}: dev has examples of it and train has none: add some")
 
 
 def hold_out_dev(train: Examples, dev_fraction: float) -> tuple[Examples, Examples]:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmft.errors import InputError
+from tmft.errors import InputError, check_fields
 from tmft.loss import Objective
 from tmft.tasks import Task
 
@@ -32,6 +32,7 @@ class HeadConfig:
     rescale_to_labels: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not 0 <= self.dropout < 1:
             raise InputError(f"dropout {self.dropout:g}: choose 0 or more, below 1", "dropout")
 

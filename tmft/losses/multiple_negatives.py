@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tmft.errors import InputError
+from tmft.errors import InputError, check_fields
 from tmft.loss import Objective
 from tmft.metrics import cosines
 
@@ -70,6 +70,7 @@ class TemperatureConfig:
     temperature: float = 0.05
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not 0 < self.temperature <= 10:
             raise InputError(f"temperature {self.temperature:g}: choose above 0, up to 10", "temperature")
 

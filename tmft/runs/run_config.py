@@ -6,10 +6,12 @@ from typing import Any
 
 from tmft.checkpoints.compact import NUMBER_RANGES
 from tmft.checkpoints.model_folder import ModelFolder
-from tmft.errors import SEED_RANGE, InputError, check_choices, check_range, choice
+from tmft.embedding.token_weights import check_token_weights
+from tmft.errors import MAX_COUNT, SEED_RANGE, InputError, check_fields, check_range, choice
 from tmft.io.files import reading
 from tmft.loop import Recipe
 from tmft.losses.nested import ALL_LAYERS
+from tmft.pooling import parse_pooling
 from tmft.pretraining.pretraining_loop import PretrainingRecipe
 from tmft.tasks import Task
 from tmft.training.gradient_surgery import GRADIENT_SURGERY
@@ -68,7 +70,16 @@ class FineTuningRecipe(Recipe):
                 "matryoshka_dims",
             )
         if self.mini_batch_size is not None:
-            check_range("mini_batch_size", self.mini_batch_size, 1)
+            check_range("mini_batch_size", self.mini_batch_size, 1, MAX_COUNT)
+        if self.freeze_layers is not None:
+            check_range("freeze_layers", self.freeze_layers, -1, MAX_COUNT)
+        dims = list(self.matryoshka_dims or ())
+        if [0, *dims] != sorted({0, *dims}):
+            raise InputError(
+                f"matryoshka_dims {' '.join(map(str, dims))}: give increasing numbers, from 1 to "
+                "fewer than the model has",
+                "matryoshka_dims",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +130,16 @@ class FineTuningConfig:
     recipe: FineTuningRecipe
 
     def __post_init__(self) -> None:
-        """Raise InputError if values do not go together or are out of range."""
-        check_choices(self)
+        """Raise InputError if values have a wrong type, do not go together or are out of range."""
+        check_fields(self)
+        if self.pooling is not None:
+            parse_pooling(self.pooling)
+        check_token_weights(self.token_weights, self.pooling)
+        if self.keep_layers is not None:
+            parse_keep_layers(",".join(map(str, self.keep_layers)))
+        for name, low in {"layer": 0, "projection": 1, "max_length": 3}.items():
+            if getattr(self, name) is not None:
+                check_range(name, getattr(self, name), low, MAX_COUNT)
         if self.init == "random" and self.init_from:
             raise InputError(
                 "init random and init_from exclude each other: use one of the two", "init", "init_from"
@@ -212,7 +231,8 @@ class PretrainingConfig:
     recipe: PretrainingRecipe
 
     def __post_init__(self) -> None:
-        """Raise InputError, before any work, if values do not go together or are out of range."""
+        """Raise InputError if values have a wrong type, do not go together or are out of range."""
+        check_fields(self)
         check_range("seed", self.seed, *SEED_RANGE)
         if self.vocab_size is not None:
             check_range("vocab_size", self.vocab_size, 1, MAX_VOCAB_SIZE)

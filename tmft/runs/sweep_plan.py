@@ -12,7 +12,6 @@ from typing import Any
 
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.tokenizers import load_tokenizer
-from tmft.embedding.token_weights import check_token_weights
 from tmft.encoder import EncoderConfig
 from tmft.errors import InputError, describe_error
 from tmft.io.atomic import FolderInUseError, folder_lock
@@ -123,7 +122,6 @@ def check_config(config: FineTuningConfig, layers: str | None) -> None:
         raise InputError(
             "keep_layers and `layer` exclude each other: use one of the two", "keep_layers", "layer"
         )
-    check_token_weights(config.token_weights, config.pooling)
 
 
 def default_sweep_name(config: FineTuningConfig, provenance: list[dict[str, Any]], data: str) -> str:
@@ -228,16 +226,21 @@ def parse_layers(text: str | None, config: EncoderConfig) -> list[int]:
         return [config.num_hidden_layers]
     if text == "all":
         return list(range(config.num_hidden_layers + 1))
-    layers: list[int] = []
-    for word in text.split(","):
-        match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", word)
-        if not match:
-            raise InputError(f"layer {text}: write 9, 0-12, 3,6,9, all or auto", "layer")
-        first, last = (config.resolve_num_layers(int(number)) for number in (match[1], match[2] or match[1]))
-        layers += range(first, last + 1)
-    if not layers:
+    ranges = parse_layer_ranges(text)
+    for number in (end for layers in ranges for end in (layers.start, layers.stop - 1)):
+        config.resolve_num_layers(number)  # has the checkpoint as many?
+    return list(dict.fromkeys(layer for layers in ranges for layer in layers))
+
+
+def parse_layer_ranges(text: str) -> list[range]:
+    """Return the ranges in a text, "3,6-8" -> [range(3, 4), range(6, 9)]. Raises InputError for others."""
+    matches = [re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", word) for word in text.split(",")]
+    ranges = [range(int(match[1]), int(match[2] or match[1]) + 1) for match in matches if match]
+    if len(ranges) < len(matches):
+        raise InputError(f"layer {text}: write 9, 0-12, 3,6,9, all or auto", "layer")
+    if not any(ranges):
         raise InputError(f"layer {text}: the first number must be the smaller one", "layer")
-    return list(dict.fromkeys(layers))
+    return ranges
 
 
 def num_kept_layers(keep_layers: tuple[int, ...], config: EncoderConfig) -> int:

@@ -14,10 +14,11 @@ student` for narrow ones; docs/students.md has what each kind of student reaches
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import replace
 from random import Random
+from typing import get_type_hints
 
 import numpy as np
 import torch
@@ -26,12 +27,12 @@ from tmft.checkpoints.compact import NUMBER_RANGES
 from tmft.checkpoints.sentence_folder import check_can_be_saved
 from tmft.data import Examples
 from tmft.datasets.task_lookup import get_task, read_all_splits
-from tmft.errors import SEED_RANGE, InputError, check_choice, check_range
+from tmft.errors import MAX_COUNT, SEED_RANGE, InputError, check_arguments, check_choice, check_range
 from tmft.loop import Recipe, fit
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.students.distillation_data import MAX_DEV_LINES, deduplicate
 from tmft.students.distillation_loss import EmbeddingDistillation
-from tmft.students.narrow_models import narrow_student
+from tmft.students.narrow_models import check_hidden_size, narrow_student
 from tmft.students.quantized_weights import QuantizedWeights
 from tmft.students.vocabulary_pruning import prune_vocabulary
 from tmft.tasks import TASKS
@@ -46,7 +47,7 @@ RANDOM_LINE_WORDS = 3, 13  # lowest number of words in one of them, and the firs
 
 def distill(
     teacher: SentenceEncoder,
-    lines: Sequence[str] | None = None,
+    lines: Iterable[str] | None = None,
     layers: int = 3,
     hidden_size: int | None = None,
     vocab_size: int | None = None,
@@ -72,12 +73,20 @@ def distill(
     quantization: "int4" or "int8" trains with weights that are rounded as the export format compact stores
         them; None trains with all digits.
 
-    Raises InputError for too few lines, layers that the teacher does not have, a hidden_size, vocab_size or
-    seed out of range, an unknown quantization, and a vocab_size with a tokenizer from which no tokens can be
-    removed, and TypeError if lines is a single string or has something else than strings.
+    Raises InputError, before any work, for an argument of a wrong type or out of range, then for too few
+    lines and for a vocab_size with a tokenizer from which no tokens can be removed, and TypeError if lines is
+    a single string or has something else than strings.
     Source: Reimers and Gurevych 2020, arXiv:2004.09813.
     """
+    check_arguments(locals(), get_type_hints(distill))
     check_range("seed", seed, *SEED_RANGE)
+    if hidden_size is None:
+        check_range("layers", layers, 1, len(teacher.encoder.layers))
+    else:
+        check_range("layers", layers, 0, MAX_COUNT)
+        check_hidden_size(hidden_size, teacher)
+    if vocab_size is not None:
+        check_range("vocab_size", vocab_size, 1, len(teacher.tokenizer.vocabulary))
     if quantization is not None:
         check_choice("quantization", quantization, NUMBER_RANGES)
     no_text = lines is None

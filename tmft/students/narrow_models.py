@@ -55,9 +55,7 @@ def narrow_student(
     Raises InputError for a hidden_size or vocab_size out of range, and for a vocab_size with a tokenizer from
     which no tokens can be removed.
     """
-    check_range("hidden_size", hidden_size, HEAD_SIZE, teacher.dimensions)
-    if hidden_size % HEAD_SIZE:
-        raise InputError(f"hidden_size {hidden_size}: choose a multiple of {HEAD_SIZE}", "hidden_size")
+    check_hidden_size(hidden_size, teacher)
     counts = token_counts(teacher, lines)  # (number of the teacher's tokens,)
     tokenizer, kept = teacher.tokenizer, list(range(len(teacher.tokenizer.vocabulary)))
     if vocab_size is not None:
@@ -86,6 +84,13 @@ def narrow_student(
         dense.weight.copy_(basis)
         dense.bias.copy_(mean * len(mean) ** 0.5)
     return SentenceEncoder(encoder, tokenizer, "mean", max_length, [dense, Normalize()]).eval()
+
+
+def check_hidden_size(hidden_size: int, teacher: SentenceEncoder) -> None:
+    """Raise InputError unless a student of this teacher can have this hidden size."""
+    check_range("hidden_size", hidden_size, HEAD_SIZE, teacher.dimensions)
+    if hidden_size % HEAD_SIZE:
+        raise InputError(f"hidden_size {hidden_size}: choose a multiple of {HEAD_SIZE}", "hidden_size")
 
 
 def embed_single_tokens(teacher: SentenceEncoder, ids: Sequence[int]) -> Tensor:

@@ -1,5 +1,7 @@
 """fine_tune in Python: the runs of the command, from any form of examples, and refusals."""
 
+import math
+
 import numpy as np
 import pytest
 from conftest import PAIRS, ROOT
@@ -7,7 +9,10 @@ from conftest import PAIRS, ROOT
 import train
 from tmft import InputError, SentenceEncoder, fine_tune
 from tmft.callbacks import Callback
-from tmft.runs.fine_tuning import LABEL_NAMES, examples_to_rows
+from tmft.data import Examples
+from tmft.datasets.given_examples import collect_examples
+from tmft.runs.result_json import read_result
+from tmft.tasks import TASKS
 
 ROWS = [(a, b, float(score)) for a, b, score in (line.split("\t") for line in PAIRS)]
 DICTS = [{"sentence1": a, "sentence2": b, "score": score} for a, b, score in ROWS]
@@ -34,6 +39,9 @@ class Table:
     def __init__(self, method: str):
         setattr(self, method, lambda *_: DICTS)
 
+    def __iter__(self):
+        return iter(DICTS[0])  # the names of the columns, as in pandas
+
 
 @pytest.mark.parametrize("form", [DICTS, *map(Table, ["to_dict", "to_list", "to_dicts"]), "a path"])
 def test_all_forms_of_examples_give_the_same_run(form, tiny_folder, tmp_path):
@@ -57,8 +65,52 @@ def test_layers_and_seeds_are_compared_and_finished_runs_kept(tiny_folder, tmp_p
     again = fine_tune(SentenceEncoder.from_pretrained(tiny_folder), ROWS, ROWS, ROWS, **words)
     assert capsys.readouterr().out.count("already finished, kept") == 6
     assert same_weights(again.model, first.model)
+    with pytest.raises(
+        InputError, match="lr 0.001, not 0.1: choose another output_dir, or remove the folder"
+    ):
+        fine_tune(tmp_path / "out/start", ROWS, ROWS, ROWS, **words | {"lr": 0.1})
     first.plot(tmp_path / "layers.svg")
     assert (tmp_path / "layers.svg").stat().st_size > 1000
+
+
+PAPER = {  # task -> its options, its data, and how the labels of the command may be given in Python
+    "stsb": ({}, [score for *_, score in ROWS], [float, str, np.float32]),
+    "sickr": ({"score_range": (1, 5)}, [4.5, 1.0, 3.0], [float]),
+    "mrpc": (
+        {"objective": "cosine_bce", "metric": "f1"},
+        [1, 0, 1],
+        [int, str, bool, np.bool_, float, lambda label: "yes" if label else "no"],
+    ),
+    "sicke": (
+        {"objective": "softmax", "metric": "f1_macro"},
+        ["CONTRADICTION", "NEUTRAL", "ENTAILMENT"],
+        [["CONTRADICTION", "NEUTRAL", "ENTAILMENT"].index],  # names in the order of the indices
+    ),
+}
+
+
+@pytest.mark.parametrize("task", PAPER)
+def test_each_recipe_of_the_paper_is_that_of_the_command(task, tiny_folder, tmp_path):
+    options, labels, forms = PAPER[task]
+    pairs = [(a, b, label) for (a, b, _), label in zip(ROWS, labels, strict=True)]
+    name, folder = TASKS[task].label, tmp_path / TASKS[task].files.partition("/")[0]
+    folder.mkdir()
+    for split in ("train", "dev", "test"):
+        lines = [f"sentence1\tsentence2\t{name}", *("\t".join(map(str, pair)) for pair in pairs)]
+        (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    command = f"--ckpt {tiny_folder} --task {task} --data-root {tmp_path} --output-dir {tmp_path / 'runs'}"
+    train.main(
+        [*command.split(), *"--epochs 2 --batch-size 2 --lr 1e-3 --precision fp32 --device cpu".split()]
+    )
+    [expected] = tmp_path.glob("runs/*-seed0")
+    for form in forms:
+        given = [(a, b, form(label)) for a, b, label in pairs]
+        found = fine_tune(tiny_folder, given, given, given, **options, **SHORT)
+        [run] = found.sweep.layers[found.layer]
+        assert same_weights(found.model, SentenceEncoder.from_pretrained(expected))
+        assert {key: run[key] for key in ("dev", "test")} == {
+            key: read_result(expected)[key] for key in ("dev", "test")
+        }
 
 
 def test_classes_of_texts_and_of_pairs(tiny_folder):
@@ -75,10 +127,11 @@ def test_columns_of_dicts_are_taken_by_their_names(tiny_folder):
         {"positive": "p", "negative": "n", "anchor": "a"},
         {"anchor": "a", "negative": "n", "positive": "p"},
     ]
-    assert {row.texts for row in examples_to_rows(triplets, False, LABEL_NAMES)} == {("a", "p", "n")}
+    assert collect_examples(triplets, "train", False) == Examples((["a"] * 2, ["p"] * 2, ["n"] * 2), [0, 0])
     both = [{"one": a, "score": score, "two": b, "label": str(score > 2.5)} for a, b, score in ROWS]
     both = [dict(reversed(row.items())) if number else row for number, row in enumerate(both)]
-    assert examples_to_rows(both, True, LABEL_NAMES) == [((a, b), score) for a, b, score in ROWS]
+    texts = [list(column) for column in zip(*ROWS, strict=True)][:2]
+    assert collect_examples(both, "train") == Examples(tuple(texts), [str(score) for *_, score in ROWS])
     [run] = fine_tune(tiny_folder, both, both, both, layer=1, objective="softmax", **SHORT).sweep.layers[1]
     assert run["settings"]["task"]["classes"] == {"False": 0, "True": 1}
 
@@ -110,23 +163,40 @@ def test_callbacks_are_called(tiny_folder):
     assert count.steps == 4
 
 
+F1 = {"objective": "cosine_bce", "metric": "f1"}
+RARE = [("a", "b", "rare" if number == 12 else str(number % 2)) for number in range(20)]  # 12 is held out
+TWO_CLASSES = [(a, b, "same" if score > 2 else "other") for a, b, score in ROWS]
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"train": [("a", "b", 7.0)]}, "score 7 in train is outside 0 to 5"),
-        ({"dev": [*ROWS, ("a", "b", float("nan"))]}, "score nan in dev is outside 0 to 5"),
+        (
+            {"train": [("a", "b", 7.0)]},
+            "score 7.0 is outside 0 to 5 .example 1 of train.: correct it, or set score_range",
+        ),
+        ({"dev": [*ROWS, ("a", "b", float("nan"))]}, "example 4 of dev, .*nan.*: it has no score or label"),
         ({"train": [("a", "b", 0.2), ("c", "d", 1)]}, "all scores are from 0 to 1, .*: give score_range="),
-        ({"train": [("a", "b", "x")]}, "score 'x' is not a number: give a number, or an objective"),
-        ({"train": [("a", "b", None)]}, "example 1, .*: it has no score or label"),
-        ({"train": ["a b"]}, "example 1, 'a b': give a tuple"),
+        (
+            {"train": [("a", "b", "x")]},
+            "score 'x' is not a number .example 1 of train.: give a number, or an objective",
+        ),
+        ({"train": [("a", "b", None)]}, "example 1 of train, .*: it has no score or label"),
+        ({"train": ["a b"]}, "example 1 of train, 'a b': give a tuple"),
         ({"train": [("a", 2, 3.0)]}, "give one to three texts, none of them empty, and the label last$"),
-        ({"train": [*ROWS, ("a", " ", 3.0)]}, "example 4, .*: give one to three texts, none of them empty"),
+        (
+            {"train": [*ROWS, ("a", " ", 3.0)]},
+            "example 4 of train, .*: give one to three texts, none of them empty",
+        ),
         ({"train": [{"a": "b", "c": "d", "similarity": 3.0}]}, 'the label last in a column "score" or'),
-        ({"train": [{"a": "b", "score": 1}, {"c": "d", "score": 3}]}, "example 2, .*: its columns are not"),
-        ({"train": [("\ud800", "b", 3.0)]}, "example 1, .*: give one to three texts"),
+        (
+            {"train": [{"a": "b", "score": 1}, {"c": "d", "score": 3}]},
+            "example 2 of train, .*: its columns are not",
+        ),
+        ({"train": [("\ud800", "b", 3.0)]}, "example 1 of train, .*: give one to three texts"),
         ({"train": [("a", "x")] * 4, "objective": "single_text_head"}, "have the class x: give at least two"),
         ({"lr": "3e-4"}, "lr '3e-4': give a number"),
-        ({"seeds": 0}, "number of seeds 0: choose 1 or more"),
+        ({"seeds": 0}, "number of seeds 0: choose 1 to 10000"),
         ({"train": [*ROWS, ("a", 3.0)]}, "it has 1 texts, the first example 2"),
         ({"train": []}, "there are no examples"),
         ({"train": ROWS, "dev": None}, "train has 3 examples, too few"),
@@ -134,6 +204,44 @@ def test_callbacks_are_called(tiny_folder):
         ({"objective": "cosine"}, "objective 'cosine': choose one of"),
         ({"objective": "multiple_negatives_ranking", "dev": None}, "give pairs with scores"),
         ({"layer": 9}, "4 layers"),
+        *(
+            (
+                {"train": [*ROWS, ("a", "b", gap)], "objective": objective},
+                "example 4 of train, .*: it has no score or",
+            )
+            for gap in (math.nan, np.float32("inf"), np.datetime64("NaT"), None, "", 10**400, 1j, b"x", [1])
+            for objective in ("cosine_mse", "softmax")
+        ),
+        (
+            {"test": [("a", "b", True)]},
+            "score 'True' is not a number .example 1 of test.: give a number, or an objective",
+        ),
+        ({"dev": [*ROWS, ("a", "b", "4,5")]}, "score '4,5' is not a number .example 4 of dev.: correct it"),
+        (
+            {"train": TWO_CLASSES, "objective": "cosine_bce"},
+            "score 'same' is not .*metric=.f1. for two classes",
+        ),
+        (
+            {"train": TWO_CLASSES, "dev": ROWS, **F1},
+            "classes other and same: it is not clear which of them similar",
+        ),
+        (
+            {"train": [(a, b, score > 2) for a, b, score in ROWS], **F1},
+            "label '4.5' is none of False, True .example 1 of dev",
+        ),
+        (
+            {"train": [(*pair[:2], n) for n, pair in enumerate(ROWS)], **F1},
+            "one number, which cannot separate 3 classes",
+        ),
+        ({"metric": "pearson", "objective": "softmax"}, "^metric pearson does not fit objective softmax"),
+        (
+            {"train": RARE, "dev": None, "test": None, "objective": "softmax"},
+            "class rare: dev has examples of it and train has none",
+        ),
+        (
+            {"train": ROWS[:1] * 20 + [("a", "b", 1.0)] * 20, "dev": None, "score_range": (0, 4)},
+            "score 4.5 is outside 0 to 4 .example 1 of train.",
+        ),
     ],
 )
 def test_what_cannot_be_trained_is_one_line(changes, words, tiny_folder):

@@ -1,0 +1,124 @@
+"""Read and split examples that are given in Python, as tuples, dicts, a table or the path of a TSV file."""
+
+import math
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tmft.data import Examples, parse_label
+from tmft.datasets.task_lookup import select_examples
+from tmft.errors import InputError, short_repr
+from tmft.io.files import is_utf8_string
+from tmft.io.text import has_visible_text, read_lines, read_table
+from tmft.tasks import PAIR_COLUMNS, TRIPLET_COLUMNS, Task
+
+LABEL_NAMES = ("score", "label")  # columns of a score and of the name of a class
+TABLE_METHODS = {"to_dicts": (), "to_list": (), "to_dict": ("records",)}  # of polars, datasets and pandas
+HELD_OUT = 0.1  # fraction of the examples that is held out for dev, and for test, if they are not given
+
+
+def collect_examples(
+    given: Any, split: str, has_labels: bool = True, label_names: Sequence[str] = LABEL_NAMES
+) -> Examples:
+    """Return the examples of a split, with labels that are still text, or as `read_examples` numbers anchors.
+
+    given: a list of tuples or dicts, a table of pandas, datasets or polars, or the path of a TSV file.
+    label_names: LABEL_NAMES, of which the first one that is there has the label.
+    """
+    if isinstance(given, (str, PathLike)):
+        path = Path(given)
+        header = next(read_lines(path), "").split("\t")
+        if len(header) == 1:
+            raise InputError(
+                f"{path} has no tab in its first line: make TSV files of it by python -m tmft data convert"
+            )
+        given = [dict(zip(header, cells, strict=True)) for _, cells in read_table(path, header)]
+    elif method := next((name for name in TABLE_METHODS if hasattr(given, name)), None):
+        given = getattr(given, method)(*TABLE_METHODS[method])
+    rows: list[list[str]] = []  # the texts of each example
+    labels: list[Any] = []
+    text_names: list[str] = []
+    anchor_ids: dict[str, int] = {}
+    for number, example in enumerate(given, start=1):
+        place = f"example {number} of {split}, {short_repr(example)}"
+        if isinstance(example, Mapping):
+            text_names = text_names or order_text_names(example)
+            if sorted(text_names) != sorted(order_text_names(example)):
+                raise InputError(f"{place}: its columns are not those of the first example")
+            label = next((example[name] for name in label_names if name in example), None)
+            cells = [example[name] for name in text_names]
+        elif isinstance(example, Sequence) and not isinstance(example, str):
+            *cells, label = example if has_labels else (*example, None)
+        else:
+            raise InputError(f"{place}: give a tuple such as (text, text, score), or a dict")
+        if not (
+            1 <= len(cells) <= 3 and all(is_utf8_string(text) and has_visible_text(text) for text in cells)
+        ):
+            columns = ' in a column "score" or "label"' if isinstance(example, Mapping) else ""
+            raise InputError(
+                f"{place}: give one to three texts, none of them empty, and the label last{columns}"
+            )
+        if has_labels and not is_label(label):
+            raise InputError(f"{place}: it has no score or label")
+        rows.append(cells)
+        labels.append(str(label) if has_labels else anchor_ids.setdefault(cells[0], len(anchor_ids)))
+        if len(cells) != len(rows[0]):
+            raise InputError(f"{place}: it has {len(cells)} texts, the first example {len(rows[0])}")
+    if not rows:
+        raise InputError(
+            f"there are no examples in {split}: give a list of tuples such as (text, text, score)"
+        )
+    return Examples(tuple(map(list, zip(*rows, strict=True))), labels)
+
+
+def order_text_names(example: Mapping[str, Any]) -> list[str]:
+    """Return the names of the texts: those of pairs and triplets in their order, others as they come."""
+    names = [name for name in example if name not in LABEL_NAMES]
+    known = (*PAIR_COLUMNS, *TRIPLET_COLUMNS)
+    return sorted(names, key=known.index) if set(names) <= set(known) else names
+
+
+def is_label(value: Any) -> bool:
+    """Return whether a value is text or a finite number, and not a gap in a table, such as NaN or NaT."""
+    if isinstance(value, str):
+        return value != ""
+    try:
+        return math.isfinite(value)
+    except (TypeError, OverflowError):  # no number, or one of more than 308 digits
+        return False
+
+
+def parse_labels(examples: Examples, split: str, task: Task) -> Examples:
+    """Return the examples of a split of a task with numbers in place of the texts of their labels."""
+    if len(examples.texts) != len(task.columns):
+        raise InputError(f"{split} has {len(examples.texts)} texts in an example: give {len(task.columns)}")
+    texts: Any = examples.labels
+    if not (task.classes or any(map(str.isdecimal, texts[0]))):
+        raise InputError(
+            f"score {texts[0]!r} is not a number (example 1 of {split}): give a number, or an objective for "
+            'classes, such as softmax, or metric="f1" for two classes, or for pairs without scores, '
+            "multiple_negatives_ranking",
+            "objective",
+        )
+    labels: list[Any] = [
+        parse_label(text, task, f"example {number} of {split}") for number, text in enumerate(texts, start=1)
+    ]
+    return Examples(examples.texts, labels)
+
+
+def hold_out_missing(splits: dict[str, Examples], source: str, fraction: float) -> None:
+    """Take dev and test, if they are missing, out of another split, a fraction of it each."""
+    for name in ("dev", "test"):
+        if name not in splits:
+            examples = splits[source]
+            count = max(2, round(fraction * len(examples)))
+            if len(examples) < count + 2:
+                raise InputError(
+                    f"{source} has {len(examples)} examples, too few to hold out some: give {name}"
+                )
+            held_out = Random(0).sample(range(len(examples)), count)
+            kept = set(range(len(examples))) - set(held_out)
+            splits[name] = select_examples(examples, sorted(held_out))
+            splits[source] = select_examples(examples, sorted(kept))

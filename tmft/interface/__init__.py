@@ -1,0 +1,1 @@
+"""The interface in Python: the whole method in one call."""
