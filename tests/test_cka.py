@@ -18,12 +18,10 @@ from tmft.cka import (
     center_and_scale,
     cka_matrix,
     feature_products,
-    features_are_cheaper,
     gram_products,
     linear_cka,
 )
 from tmft.evaluation import compare_layers
-from tmft.io.text import read_sentences
 
 
 def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -67,15 +65,6 @@ def test_the_matrix_and_both_ways_to_compute_it_equal_the_definition(shape):
     for products in (feature_products, gram_products):
         xx, xy, yy = products(center_and_scale(x, torch.float64), center_and_scale(y, torch.float64))
         torch.testing.assert_close(xy / (xx[:, None] * yy).sqrt(), expected, rtol=1e-12, atol=0)
-
-
-def test_the_cheaper_way_is_the_one_with_the_smaller_products():
-    """13 layers of 768 dimensions: Gram matrices are cheaper below some thousand sentences."""
-    assert features_are_cheaper((1, 300, 8), (1, 300, 8)) and not features_are_cheaper(
-        (1, 10, 300), (1, 10, 300)
-    )
-    deep = [features_are_cheaper((13, n, 768), (13, n, 768)) for n in (100, 2758, 1_000_000)]
-    assert deep == [False, False, True]
 
 
 def test_rotation_shift_and_one_scale_change_nothing():
@@ -366,30 +355,3 @@ def test_files_without_sentences_to_compare_are_errors(content, message, checkpo
     with pytest.raises(InputError, match=message) as error:
         cka.main([*checkpoints[:2], "--data", str(tmp_path / "file")])
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("weight", "message"),
-    [
-        (math.nan, "holds nan or inf .*: get a checkpoint"),
-        (3e38, r"nan: the embedding of sentence \d+ \(.*\) has values that are not finite: choose"),
-    ],
-)
-def test_weights_that_give_no_finite_values_are_errors(weight, message, checkpoints, root, tmp_path):
-    model = SentenceEncoder.from_pretrained(checkpoints[0])
-    model.encoder.layers[1].feed_forward.up.weight.data[0] = weight
-    model.save_pretrained(tmp_path / "nan")
-    with pytest.raises(InputError, match=message):
-        cka.main([str(tmp_path / "nan"), checkpoints[2], "--data-root", root])
-
-
-@pytest.mark.slow
-def test_minilm_and_its_own_first_layers(minilm, real_data, tmp_path):
-    """The real weights: kept layers are equal, and a run's folder is read like any other."""
-    SentenceEncoder.from_pretrained(minilm, layer=2).save_pretrained(tmp_path / "cut")
-    sentences = read_sentences(real_data / "stsb/test.tsv")[:200]
-    (tmp_path / "text").write_text("\n".join(sentences), encoding="utf-8")
-    arguments = ["--data", str(tmp_path / "text"), "--all-pairs"]
-    matrix = np.array(run(tmp_path, str(tmp_path / "cut"), minilm, *arguments)["pairs"][0]["matrix"])
-    assert matrix.shape == (3, 7) and np.diag(matrix) == pytest.approx(1, abs=1e-6)
-    assert (np.diff(matrix[2, 2:]) < 0).all()  # higher layers are less similar to layer 2

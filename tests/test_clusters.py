@@ -8,12 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import PAIRS, ROOT
+from conftest import PAIRS, ROOT, WITHOUT_DROPOUT
 from processes import run_forked, run_together
 
 from tmft.errors import InputError
@@ -24,8 +23,6 @@ PAGE = (ROOT / "docs/clusters.md").read_text(encoding="utf-8")
 SCRIPTS = dict(re.findall(r"`(\w+\.py)`[^`]*?:\n\n```python\n(.*?)```", PAGE, re.DOTALL))
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
 
-needs_ray = pytest.mark.skipif(not find_spec("ray"), reason="ray is not installed: pip install 'ray[data]'")
-needs_spark = pytest.mark.skipif(not find_spec("pyspark"), reason="pyspark is not installed")
 
 # Lines that are put into a script: the worker that gets row 400 kills itself, the first time; each worker
 # writes down the model that it has.
@@ -96,39 +93,32 @@ def test_the_page_has_each_script_and_its_command():
     assert PAGE.count("```python\n") == len(names)
 
 
-@needs_ray
+ENGINES = {  # the script, the line after which a worker dies, its model, and what makes the batches small
+    "ray": ("encode_with_ray.py", "    def __call__(self, batch):\n", "self.model", ()),
+    "pyspark": (
+        "encode_with_spark.py",
+        "    for batch in batches:\n",
+        "model.value",
+        ("--conf", "spark.sql.execution.arrow.maxRecordsPerBatch=50"),
+    ),
+}
+
+
 @pytest.mark.slow
-def test_ray_does_the_batches_of_a_killed_worker_again(checkout):
+@pytest.mark.parametrize("package", ENGINES)
+def test_what_a_killed_worker_had_is_done_again(package, checkout):
     """First the script as it stands; then into the same folder, with small batches and a worker that dies."""
-    words = command("python encode_with_ray.py")
+    pytest.importorskip(package)
+    name, start, model, small_batches = ENGINES[package]
+    words = command("python encode_with_ray.py" if package == "ray" else "spark-submit")
     done = run(words, checkout)
     assert done.returncode == 0, done.stdout
     assert_complete(checkout)
 
-    script = SCRIPTS["encode_with_ray.py"].replace("ROWS = 256", "ROWS = 50")
-    start = "    def __call__(self, batch):\n"
-    script = script.replace(start, start + DIE_ONCE.format(indent=" " * 8, model="self.model"))
-    (checkout / "encode_with_ray.py").write_text(script, encoding="utf-8")
-    done = run(words, checkout)
-    assert done.returncode == 0 and (checkout / "died").exists(), done.stdout
-    assert_complete(checkout)
-    assert_one_model_per_process(checkout, 3)
-
-
-@needs_spark
-@pytest.mark.slow
-def test_spark_does_the_partition_of_a_killed_worker_again(checkout):
-    """First the script as it stands; then into the same folder, with small batches and a worker that dies."""
-    words = command("spark-submit")
-    done = run(words, checkout)
-    assert done.returncode == 0, done.stdout
-    assert_complete(checkout)
-
-    start = "    for batch in batches:\n"
-    script = SCRIPTS["encode_with_spark.py"]
-    script = script.replace(start, start + DIE_ONCE.format(indent=" " * 8, model="model.value"))
-    (checkout / "encode_with_spark.py").write_text(script, encoding="utf-8")
-    small_batches = ["--conf", "spark.sql.execution.arrow.maxRecordsPerBatch=50"]
+    script = SCRIPTS[name].replace("ROWS = 256", "ROWS = 50")
+    indent = " " * (len(start) - len(start.lstrip()) + 4)
+    script = script.replace(start, start + DIE_ONCE.format(indent=indent, model=model))
+    (checkout / name).write_text(script, encoding="utf-8")
     done = run([words[0], *small_batches, *words[1:]], checkout)
     assert done.returncode == 0 and (checkout / "died").exists(), done.stdout
     assert_complete(checkout)
@@ -140,26 +130,6 @@ def assert_one_model_per_process(folder: Path, max_processes: int) -> None:
     pairs = [line.split() for line in (folder / "models.txt").read_text().splitlines()]
     processes = {process for process, _ in pairs}
     assert len({tuple(pair) for pair in pairs}) == len(processes) <= max_processes < len(pairs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("package", "start", "message"),
-    [
-        ("ray", "python encode_with_ray.py", "sentences has no column text: its columns are id, sentence"),
-        ("pyspark", "spark-submit", "UNRESOLVED_COLUMN"),
-    ],
-)
-def test_a_missing_column_is_named(package, start, message, checkout):
-    pytest.importorskip(package)
-    import pyarrow.parquet
-
-    for path in (checkout / "sentences").iterdir():
-        table = pyarrow.parquet.read_table(path)
-        pyarrow.parquet.write_table(table.rename_columns(["id", "sentence"]), path)
-    done = run(command(start), checkout)
-    assert done.returncode != 0 and message in done.stdout and "sentence" in done.stdout, done.stdout
-    assert not (checkout / "vectors").exists()
 
 
 # Training on several machines: here they are two launchers of torchrun on this machine.
@@ -205,7 +175,7 @@ def options_of_the_page() -> list[str]:
 def pretraining(tiny_folder, tmp_path) -> list[str]:
     """The command of the page with a tiny model without dropout; each node has its text and its output."""
     config = json.loads((tiny_folder / "config.json").read_text())
-    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config |= WITHOUT_DROPOUT
     (tiny_folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     sentences = [sentence for pair in PAIRS for sentence in pair.split("\t")[:2]]
     for name in ("one", "node0", "node1"):
@@ -238,17 +208,6 @@ def test_two_nodes_without_a_shared_disk_have_the_losses_of_one_process(pretrain
 
     again = run_together(2, *pretraining[1:], folders=nodes)  # the second node still does not start again
     assert again.returncode == 0 and "already finished, kept" in again.stdout, again
-
-
-@pytest.mark.slow
-def test_nodes_with_different_texts_do_not_train(pretraining, tmp_path):
-    (tmp_path / "node1/sentences.txt").write_text("a man\n" * 300, encoding="utf-8")
-    done = run_together(2, *pretraining[1:], folders=[tmp_path / "node0", tmp_path / "node1"])
-    assert done.returncode == 2
-    message = (
-        "process 1 reads other files than process 0 (text sentences.txt): give every machine the same files"
-    )
-    assert message in done.stderr and "step 4/8" not in done.stdout
 
 
 def test_a_folder_that_the_nodes_do_not_share_is_an_error(monkeypatch, tmp_path):

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tmft.data import SPLITS, Examples, labels_to_targets, read_examples, shuffle_into_batches
-from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
 from tmft.evaluation.evaluators import EVALUATORS
 from tmft.io.text import has_visible_text
@@ -76,18 +75,13 @@ def test_the_columns_of_the_task_are_preferred_to_sentence1_and_sentence2(tmp_pa
     ("text", "message"),
     [
         ("sentence1\tsentence2\tlabel\na\tb\t1\n", r"no column 'score' \(.*test.tsv, line 1\)"),
-        ("", r"no header line \(.*test.tsv\): the file is empty"),
         (HEADER, r"no examples \(.*test.tsv\): the file has only a header line"),
-        ((HEADER + "a\tb\t1\n").replace("\t", ","), r"no TAB in the header .* \(.*test.tsv, line 1\)"),
-        (HEADER + "a\tb\t1\na\tb\n", r"2 fields instead of 3 \(.*test.tsv, line 3\)"),
-        (HEADER + "a\tb\tc\t1\n", r"4 fields instead of 3 \(.*test.tsv, line 2\)"),
         (HEADER + "a\tb\t1\n\n", r"1 fields instead of 3 \(.*test.tsv, line 3\)"),
         (HEADER + "a\t \t1\n", r"empty sentence \(.*test.tsv, line 2\)"),
         (HEADER + "a\t\x01\u200b \t1\n", r"empty sentence \(.*test.tsv, line 2\)"),
         (HEADER + "a\tb\t0_5\n", r"score '0_5' is not a number \(.*test.tsv, line 2\)"),
         (HEADER + "a\tb\t\u0663\n", r"score '\u0663' is not a number"),
         (HEADER + "a\tb\t 3 \n", r"score ' 3 ' is not a number"),
-        ("sentence1\tsentence2\tscore\tscore\na\tb\t1\t2\n", r"two columns 'score' \(.*test.tsv, line 1\)"),
         (HEADER + "a\tb\tfive\n", r"score 'five' is not a number \(.*test.tsv, line 2\)"),
         (HEADER + "a\tb\tnan\n", r"score 'nan' is not a number \(.*test.tsv, line 2\)"),
         (HEADER + "a\tb\t5.1\n", r"score 5.1 is outside 0 to 5 \(.*test.tsv, line 2\)"),
@@ -95,7 +89,6 @@ def test_the_columns_of_the_task_are_preferred_to_sentence1_and_sentence2(tmp_pa
             HEADER + "a\tb\t-1\n",
             r"score -1 is outside 0 to 5 .*correct it, or set score_range to the range of",
         ),
-        (HEADER.encode() + b"\xff\xfe\tb\t1\n", r"is not text in UTF-8 \(byte 0xff; perhaps it is Latin-1"),
     ],
 )
 def test_a_wrong_file_is_one_line_that_names_the_place(text, message, tmp_path):
@@ -275,27 +268,3 @@ def test_the_splits_of_the_shipped_sample_have_their_sizes(sample):
 def test_no_sentence_of_the_sample_is_in_two_splits(one, other, sample):
     left, right = ({text for column in sample[split].texts for text in column} for split in (one, other))
     assert not left & right
-
-
-SIZES = {
-    "stsb": {"train": 5749, "dev": 1500, "test": 1379},
-    "stsb-de": {"train": 5749, "dev": 1500, "test": 1379},
-    "stsb-es": {"train": 5749, "dev": 1500, "test": 1379},
-    "kor-sts": {"train": 5749, "dev": 1500, "test": 1379},
-    "sickr": {"train": 4500, "test": 4927},
-    "sicke": {"train": 4500, "test": 4927},
-    "mrpc": {"test": 1725},
-    "sts12": {"test": 3108},
-    "sts13": {"test": 1500},
-    "sts14": {"test": 3750},
-    "sts15": {"test": 3000},
-    "sts16": {"test": 1186},
-}
-
-
-@pytest.mark.parametrize("name", SIZES)
-def test_the_real_data_sets_have_their_official_sizes(name, real_data):
-    task = get_task(name, data_root=str(real_data))
-    if not list(real_data.glob(TASKS[name].files.replace("{split}", "test"))):
-        pytest.skip(f"{name} is not among the data sets in {real_data}")
-    assert {split: len(read_examples(task, split)) for split in SIZES[name]} == SIZES[name]

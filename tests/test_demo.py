@@ -6,14 +6,12 @@ import json
 import random
 import shutil
 import subprocess
-import threading
-import time
-import urllib.request
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from browser import Browser
 from conftest import ROOT, tiny_model
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
@@ -30,10 +28,6 @@ from tmft.export.numpy_encoder import Encoder
 DEMO = ROOT / "docs/demo"
 MODEL = DEMO / "model"
 NEEDS_NODE = pytest.mark.skipif(not shutil.which("node"), reason="Node.js is not installed")
-NEEDS_CHROMIUM = pytest.mark.skipif(
-    not (shutil.which("chromium") and shutil.which("chromedriver")),
-    reason="chromium and chromedriver are not installed (Debian: chromium, chromium-driver)",
-)
 # Several scripts, and characters that the tokenizer treats in a way of their own.
 SENTENCES = [
     *["A man plays the guitar.", "Someone is making music.", "The market fell by 3.5 %!", "Déjà vu, naïve"],
@@ -286,61 +280,15 @@ def test_what_encode_py_refuses_is_no_encoder_here_either(tmp_path):
 # ---------------------------------------------------------------------------------------- in Chromium
 
 
-class Browser:
-    """A headless Chromium, by the WebDriver protocol."""
-
-    OPTIONS = (
-        "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking "
-        "disable-component-update disable-sync hide-scrollbars"
-    ).split()
-
-    def __init__(self, *options: str):
-        self.driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, encoding="utf-8")
-        line = next(line for line in self.driver.stdout if "successfully on port" in line)
-        port = line.rstrip(".\n").rpartition(" ")[2]
-        self.address = f"http://127.0.0.1:{port}/session"
-        arguments = {"args": [f"--{option}" for option in (*self.OPTIONS, *options)]}
-        session = self.post("", {"capabilities": {"alwaysMatch": {"goog:chromeOptions": arguments}}})
-        self.address += f"/{session['sessionId']}"
-
-    def post(self, path: str, content: dict):
-        request = urllib.request.Request(self.address + path, json.dumps(content).encode(), method="POST")
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.load(answer)["value"]
-
-    def run(self, code: str):
-        """Return what JavaScript returns in the page."""
-        return self.post("/execute/sync", {"script": code, "args": []})
-
-    def wait_for(self, condition: str, seconds: float = 60) -> None:
-        end = time.monotonic() + seconds
-        while not self.run(f"return Boolean({condition});"):
-            assert time.monotonic() < end, (condition, self.run("return document.body.innerText"))
-            time.sleep(0.05)
-
-    def type(self, field: str, text: str) -> None:
-        element = self.post("/element", {"using": "css selector", "value": field})
-        self.post(f"/element/{next(iter(element.values()))}/clear", {})
-        self.post(f"/element/{next(iter(element.values()))}/value", {"text": text})
-
-    def close(self) -> None:
-        request = urllib.request.Request(self.address, method="DELETE")
-        urllib.request.urlopen(request, timeout=60).close()
-        with self.driver:
-            self.driver.terminate()
-
-
 @pytest.fixture(scope="module")
 def browser():
-    browser = Browser()
-    yield browser
-    browser.close()
+    with Browser() as running:
+        yield running
 
 
 @pytest.fixture
-def serve():
+def serve(start_server):
     """A function that serves a folder and returns its address and a list of the files that were asked for."""
-    servers = []
 
     def start(folder: Path) -> tuple[str, list[str]]:
         files = []
@@ -349,64 +297,52 @@ def serve():
             def log_message(self, *words):
                 files.append(self.path)
 
-        server = http.server.ThreadingHTTPServer(
-            ("127.0.0.1", 0), functools.partial(Handler, directory=folder)
-        )
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        servers.append(server)
-        return f"http://127.0.0.1:{server.server_port}/", files
+        return start_server(functools.partial(Handler, directory=folder)) + "/", files
 
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    return start
 
 
 CELL = 'document.querySelector(`[data-pair="0,1"]`)'
 LINES = ["A man plays the guitar.", "Someone is making music.", "<b>It rains</b> & pours."]
 
 
-@NEEDS_CHROMIUM
 def test_the_page_compares_ranks_and_groups_what_one_types(browser, serve):
     address, files = serve(DEMO)
-    browser.post("/url", {"url": address})
+    browser.open(address)
     browser.wait_for("!document.getElementById('main').hidden && " + CELL)
     loaded = len(files)
     browser.type("#sentences", "\n".join(LINES))
     browser.wait_for("document.querySelectorAll('#heat-map tbody tr').length === 3")
     embeddings = Encoder(MODEL).encode(LINES)
-    shown = browser.run(
-        "return [...document.querySelectorAll('#heat-map tbody td')].map((x) => +x.textContent)"
+    shown = browser.evaluate(
+        "[...document.querySelectorAll('#heat-map tbody td')].map((x) => +x.textContent)"
     )
     np.testing.assert_allclose(np.reshape(shown, (3, 3)), embeddings @ embeddings.T, atol=0.0051)
     browser.type("#query", "bad weather")
     browser.wait_for("document.querySelector('#ranking .text')?.textContent.includes('rains')")
-    assert browser.run("return document.querySelector('#ranking .text').textContent") == LINES[2]
-    groups = browser.run("return [...document.querySelectorAll('#groups ul')].map((x) => x.innerText)")
+    assert browser.evaluate("document.querySelector('#ranking .text').textContent") == LINES[2]
+    groups = browser.evaluate("[...document.querySelectorAll('#groups ul')].map((x) => x.innerText)")
     assert groups == ["\n".join(LINES[:2]), LINES[2]]
     # The keyboard moves through the chart, and what is chosen is said in words.
-    browser.run(CELL + ".focus()")
-    down = {"type": "keyDown", "value": "\ue015"}  # the arrow
-    browser.post("/actions", {"actions": [{"type": "key", "id": "keys", "actions": [down]}]})
-    assert browser.run("return document.activeElement.dataset.pair") == "1,1"
-    assert browser.run("return document.getElementById('pair').innerText").count(LINES[1]) == 2
+    browser.evaluate(CELL + ".focus()")
+    browser.press("ArrowDown")
+    assert browser.evaluate("document.activeElement.dataset.pair") == "1,1"
+    assert browser.evaluate("document.getElementById('pair').innerText").count(LINES[1]) == 2
     assert len(files) == loaded  # once it is loaded, it asks for nothing
 
 
-@NEEDS_CHROMIUM
 @pytest.mark.parametrize("damage", ["another layout", "weights cut short", "no tokenizer"])
 def test_the_page_says_why_there_are_no_embeddings(damage, browser, serve, tmp_path):
     change, reason = DAMAGES[damage]
     folder = Path(shutil.copytree(DEMO, tmp_path / "demo"))
     change(folder / "model")
-    browser.post("/url", {"url": serve(folder)[0]})
+    browser.open(serve(folder)[0])
     browser.wait_for("!document.getElementById('problem').hidden")
-    assert reason in browser.run("return document.querySelector('[role=alert]').innerText")
-    assert browser.run("return document.getElementById('main').hidden && !" + CELL)
+    assert reason in browser.evaluate("document.querySelector('[role=alert]').innerText")
+    assert browser.evaluate("document.getElementById('main').hidden && !" + CELL)
 
 
-@NEEDS_CHROMIUM
 def test_a_page_without_a_server_says_what_to_do(browser):
-    browser.post("/url", {"url": (DEMO / "index.html").as_uri()})
+    browser.open(DEMO / "index.html")
     browser.wait_for("!document.getElementById('problem').hidden")
-    assert "Choose the folder “model”" in browser.run("return document.body.innerText")
+    assert "Choose the folder “model”" in browser.evaluate("document.body.innerText")

@@ -1,14 +1,12 @@
 """The figures of docs/: their text is text, each says what it shows, and those of measurements show them."""
 
-import importlib.util
 import json
 import re
-import sys
 
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, load_script
 
 from tmft import SentenceEncoder
 from tmft.packing import pack
@@ -30,22 +28,12 @@ def test_each_figure_is_on_a_page(path):
     assert any(f"{path.name})" in page.read_text("utf-8") for page in pages)
 
 
-def load_script(path: str):
-    """A script outside the library as a module."""
-    name = path.rpartition("/")[2]
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"{path}.py")
-    script = importlib.util.module_from_spec(spec)
-    sys.modules[name] = script  # where a dataclass looks for it
-    spec.loader.exec_module(script)
-    return script
-
-
 def texts_of(path) -> list[str]:
     return re.findall(r"<text[^>]*>([^<]+)<", path.read_text("utf-8"))
 
 
 def test_the_table_and_the_figure_of_the_base_size_model_show_what_was_measured(tmp_path):
-    base_size = load_script("docs/base_size")
+    base_size = load_script("docs/base_size.py")
     page = (ROOT / "docs/results.md").read_text("utf-8")
     assert base_size.format_table() in page
     means = base_size.mean_of_seven(base_size.MODELS["all-mpnet-base-v2"])
@@ -60,7 +48,7 @@ def test_the_table_and_the_figure_of_the_base_size_model_show_what_was_measured(
 
 
 def test_the_page_and_the_figure_of_all_subsets_of_layers_show_what_was_measured(tmp_path):
-    layer_subsets = load_script("tests/bench/layer_subsets")
+    layer_subsets = load_script("docs/research/layer_subsets.py")
     models = json.loads((ROOT / "docs/which-layer.json").read_text("utf-8"))
     page = (ROOT / "docs/which-layer.md").read_text("utf-8")
     for table in layer_subsets.TABLES:
@@ -71,7 +59,7 @@ def test_the_page_and_the_figure_of_all_subsets_of_layers_show_what_was_measured
 
 
 def test_the_rules_that_choose_layers():
-    layer_subsets = load_script("tests/bench/layer_subsets")
+    layer_subsets = load_script("docs/research/layer_subsets.py")
     # Layer 1 changes nothing, layer 3 most. Without training, a subset scores the sum of its layers' worth.
     steps = torch.tensor([[1.0, 0], [0, 1], [0, 0], [1, -1], [-3, -2]])
     states = steps.cumsum(0)[:, None] + torch.tensor([[0.01, 0], [0, -0.02], [0.03, 0.05], [0.05, 0]])
@@ -90,7 +78,7 @@ def test_the_rules_that_choose_layers():
 
 
 def test_embeddings_by_all_subsets_are_those_of_models_with_these_layers_or_blocks():
-    layer_subsets = load_script("tests/bench/layer_subsets")
+    layer_subsets = load_script("docs/research/layer_subsets.py")
     model = SentenceEncoder.from_pretrained(ROOT / "data/twins/mlm", layer=2)
     blocks = layer_subsets.split_into_blocks(model)
     batch = pack(model.tokenize(["A dog runs in the park.", "It rains."]))

@@ -1,31 +1,23 @@
 """docs/method.svg is what docs/hero.py draws, from the published scores and docs/objectives.json."""
 
-import importlib.util
 import json
 import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, load_script
 
 from tmft.runs.sweeps import load_published_scores
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def load_hero():
-    spec = importlib.util.spec_from_file_location("hero", ROOT / "docs/hero.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_figure_of_the_readme_is_the_one_that_its_command_draws():
-    assert (ROOT / "docs/method.svg").read_text("utf-8") == load_hero().hero()
+    assert (ROOT / "docs/method.svg").read_text("utf-8") == load_script("docs/hero.py").hero()
 
 
 def test_its_numbers_are_those_of_the_authors_and_of_the_twins():
-    hero = load_hero()
+    hero = load_script("docs/hero.py")
     electra = hero.published_scores("google/electra-base-discriminator")
     assert electra == load_published_scores()["electra-base-discriminator", "stsb", ""]
     content = json.loads((ROOT / "docs/objectives.json").read_text())["fine_tuned"]["stsb"]

@@ -1,6 +1,5 @@
 """docs/lecture: the exercises tell right from wrong, and the notebook runs from top to bottom."""
 
-import importlib.util
 import json
 import math
 import re
@@ -9,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, command
+from conftest import ROOT, command, load_script
 
 from tmft.data import read_examples
 from tmft.metrics import spearman
@@ -21,12 +20,9 @@ NOTEBOOK = json.loads((LECTURE / "lecture.ipynb").read_text("utf-8"))
 
 @pytest.fixture(scope="module")
 def check():
-    spec = importlib.util.spec_from_file_location("check", LECTURE / "check.py")
-    module = importlib.util.module_from_spec(spec)
     before = list(sys.path)
-    spec.loader.exec_module(module)
+    yield load_script("docs/lecture/check.py")
     sys.path[:] = before
-    return module
 
 
 def test_every_solution_is_right_and_every_unsolved_exercise_is_told_in_a_line(check, capsys):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import embed_columns, padded, tiny_model, training_task
+from conftest import WITHOUT_DROPOUT, embed_columns, padded, tiny_model, training_task
 from torch import nn
 
 from tmft.data import Examples
@@ -29,7 +29,6 @@ TEXTS = (
 TRAIN = Examples(TEXTS, [4.5, 2.0, 3.0, 0.5, 1.5])
 DEV = Examples((["a dog", "the music", "cat"], ["two dogs", "the cat", "a cat"]), [3.0, 0.0, 5.0])
 FAST = Recipe(epochs=3, batch_size=2, lr=1e-2, precision="fp32")
-WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 cosine_mse = CosineMSE()
 
 

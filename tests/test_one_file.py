@@ -1,10 +1,9 @@
 """docs/lecture/one_file.py, the method on one page, is the method of train.py."""
 
 import ast
-import importlib.util
 
 import pytest
-from conftest import ROOT, training_task
+from conftest import ROOT, load_script, training_task
 
 from tmft.data import read_examples
 from tmft.loop import Recipe, fit
@@ -28,9 +27,7 @@ def test_one_file_uses_nothing_of_the_library():
 
 def test_one_file_ends_with_the_scores_of_the_training_loop(capsys):
     """Two layers and two epochs; the scores are x 100, and equal to the fourth digit."""
-    spec = importlib.util.spec_from_file_location("one_file", PATH)
-    one_file = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(one_file)
+    one_file = load_script("docs/lecture/one_file.py")
     test_score = one_file.main(layer=2, epochs=2)
     dev_scores = [float(line.split("dev")[1]) for line in capsys.readouterr().out.splitlines()[:2]]
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import SENTENCES, tiny_model, training_task
+from conftest import SENTENCES, WITHOUT_DROPOUT, tiny_model, training_task
 from torch import nn
 
 from tmft.data import Examples
@@ -41,7 +41,7 @@ def test_adafactor_takes_the_steps_of_transformers(scale):
 
 
 def losses(**recipe) -> tuple[list[float], nn.Module]:
-    model = tiny_model(untrained=True, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model = tiny_model(untrained=True, **WITHOUT_DROPOUT)
     recipe = Recipe(epochs=3, batch_size=2, precision="fp32", **recipe)
     epochs = fit(model, training_task(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), recipe, seed=0)
     return [epoch.loss for epoch in epochs], model

@@ -2,8 +2,8 @@
 
     python docs/research/linear_probes.py data/twins/mlm-then-rtd lines.txt --generator data/twins/mlm
 
-lines.txt has hundreds of sentences, one per line. tests/bench/objectives.py draws the scores of many models,
-which are the lower panels of docs/objectives.svg.
+lines.txt has hundreds of sentences, one per line. objectives.py draws the scores of many models, which are
+the lower panels of docs/objectives.svg.
 
 One probe predicts which token stands at a position, another which token comes next, the third whether the
 token was replaced. For the third, a generator replaces some of 15 % of the tokens, as in replaced-token

@@ -11,7 +11,6 @@
     python tests/bench/bench.py t5          a step and encoding of a T5 of base width; with roberta,
     mpnet, modernbert, qwen3 or nomic_bert in place of t5: of an encoder of this family
     python tests/bench/bench.py contrastive one batch of 512 pairs in mini-batches, its speed and memory
-    python tests/bench/bench.py pretrain    MLM of all layers, tokens per second; making batches alone
     python tests/bench/bench.py all         every part but engines, one after the other
 
 Rounds are interleaved (A B C A B C ...), and the first one is not counted. A line gives the median, the
@@ -28,9 +27,7 @@ import platform
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -140,68 +137,6 @@ def transformers_mlm(ckpt, corpus, steps: int, size: int = 32, device: str = "cp
     return run
 
 
-def bench_pretrain(args) -> None:
-    """Time MLM steps of 32 sentences, all layers; and making batches alone, which must not delay a GPU."""
-    import numpy as np
-    import torch
-    import transformers
-
-    from tmft.checkpoints.model_folder import ModelFolder
-    from tmft.data import read_examples
-    from tmft.datasets.task_lookup import get_task
-    from tmft.io.distributed import init_distributed
-    from tmft.pretraining.corpus import SentenceSampler, tokenize_files
-    from tmft.pretraining.masking import Masking
-    from tmft.pretraining.pretraining_loop import PretrainingRecipe, pretrain
-    from tmft.runs.pretrain import from_checkpoint
-    from tmft.runs.run_config import PretrainingConfig
-    from tmft.training.checkpointing import TrainingCheckpoint
-
-    transformers.logging.set_verbosity_error()
-    torch.manual_seed(0)
-    with tempfile.TemporaryDirectory() as scratch:
-        first, second = read_examples(get_task("stsb", data=str(args.data)), "train").texts
-        path = Path(scratch) / "text.txt"
-        path.write_text("\n".join(first + second), encoding="utf-8")
-        recipe = PretrainingRecipe(
-            batch_size=32, gradient_accumulation_steps=1, steps=args.steps, save_steps=args.steps
-        )
-        config = PretrainingConfig(task="mlm", ckpt=str(args.ckpt), text=(path,), recipe=recipe)
-        model, tokenizer, _ = from_checkpoint(config, ModelFolder.open(args.ckpt))
-        corpus = tokenize_files([path], tokenizer, recipe.max_length)
-        masking = Masking.from_tokenizer(tokenizer)
-
-        def ours(precision):
-            changed = replace(recipe, precision=precision)
-
-            def run():
-                processes = init_distributed(torch.device("cpu"))
-                checkpoint = TrainingCheckpoint(Path(scratch) / "state.pt", {}, processes)
-                *_, last = pretrain(model, corpus, masking, changed, 0, processes, checkpoint)
-                checkpoint.remove()
-                return last.tokens_per_second
-
-            return run
-
-        def data():
-            sampler = SentenceSampler(np.arange(len(corpus)), 1024, seed=0)
-            start, tokens = time.perf_counter(), 0
-            for step in range(sampler.steps_per_epoch):
-                part = corpus.select(sampler.step_indices(step))
-                masking.make_batches(part, np.random.default_rng(step), [len(part)], recipe.max_length)
-                tokens += len(part.tokens)
-            return tokens / (time.perf_counter() - start)
-
-        print(f"MLM, all layers, {args.steps} steps of 32 sentences of {args.data} a round")
-        peers = {
-            "transformers, padded, fused AdamW": transformers_mlm(args.ckpt, corpus, args.steps),
-            "tmft fp32": ours("fp32"),
-            "tmft bf16": ours("bf16"),
-            "tmft, only masking and packing, batches of 1024": data,
-        }
-        measure(peers, args.rounds, "tokens/s", "tmft fp32")
-
-
 PROGRAMS = {
     "import torch": "import torch",
     "transformers, l layers": """
@@ -275,7 +210,6 @@ BENCHES = {
     "qwen3": lazy("bench_train", "bench_family", name="Qwen3-Embedding-0.6B"),
     "nomic_bert": lazy("bench_train", "bench_family", name="nomic-embed-text-v1.5"),
     "contrastive": lazy("bench_contrastive", "bench_contrastive"),
-    "pretrain": bench_pretrain,
 }
 
 

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from tmft.datasets.task_lookup import get_task
 from tmft.metrics import cosines, spearman
 from tmft.sentence_encoder import SentenceEncoder
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(ROOT / "docs/research"))
 
 from objectives import (  # noqa: E402
     FROZEN,

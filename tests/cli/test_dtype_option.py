@@ -1,14 +1,10 @@
 """--dtype of the commands that load a model to encode with it, beside --precision."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 from conftest import assert_same_embeddings, stored_weights, tiny_model
 
-import cka
-import evaluate
 from tmft.cli import encode_command as encode
 from tmft.cli import export_command as export
 from tmft.cli import search_command as search
@@ -65,14 +61,6 @@ def test_vectors_of_another_dtype_are_refused(folder, text, tmp_path, capsys):
         search.main(words)
 
 
-def test_cka_compares_models_in_a_dtype(folder, text, tmp_path):
-    values = []
-    for dtype in ("float32", "bfloat16", "auto"):
-        cka.main([folder, folder, "--data", text, "--json", str(tmp_path / "cka.json"), "--dtype", dtype])
-        values.append(json.loads((tmp_path / "cka.json").read_text())["pairs"][0]["by_layer"])
-    assert values[0] == pytest.approx(values[1], abs=1e-3) and values[1] == values[2]
-
-
 def test_export_keeps_the_stored_dtype_on_request(folder, tmp_path, capsys):
     for dtype, stored in (("auto", torch.bfloat16), ("float32", torch.float32)):
         export.main([folder, str(tmp_path / dtype), "--dtype", dtype])
@@ -83,11 +71,3 @@ def test_export_keeps_the_stored_dtype_on_request(folder, tmp_path, capsys):
     ).read_bytes()
     with pytest.raises(InputError, match="dtype bfloat16: format onnx supports float32, float16"):
         export.main([folder, str(tmp_path / "x"), "--dtype", "auto", "--format", "onnx"])
-
-
-def test_a_model_that_was_scored_in_bfloat16_is_saved_in_it(folder, tiny_data, tmp_path, capsys):
-    evaluate.main(
-        [folder, "--data", str(tiny_data), "--dtype", "auto", "--save", str(tmp_path / "s"), "--layer", "2"]
-    )
-    assert " in bfloat16;" in capsys.readouterr().out
-    assert {tensor.dtype for tensor in stored_weights(tmp_path / "s").values()} == {torch.bfloat16}

@@ -10,7 +10,7 @@ from conftest import ROOT
 
 from tmft.cli import data_command
 from tmft.data import read_examples
-from tmft.datasets.own_data import convert_tables, parse_columns, parse_fractions
+from tmft.datasets.own_data import convert_tables, parse_columns
 from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
 
@@ -250,7 +250,3 @@ def test_without_out_the_command_only_reports(table, tmp_path, capsys):
         "nothing is written: --out names the folder to write",
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["pairs.csv"]
-
-
-def test_fractions_are_three_parts_of_one():
-    assert parse_fractions("0.7, .2,.1") == (0.7, 0.2, 0.1)

@@ -15,7 +15,6 @@ from tmft.datasets.releases import (
     CLUSTERING_FILES,
     POS_NEG_FILES,
     RELEASES,
-    WORD_LISTS,
     read_release,
 )
 from tmft.datasets.task_lookup import expand_groups, get_task
@@ -275,6 +274,13 @@ FORMS = {
         | {"stackoverflow": [("18", "How?"), ("3", "a"), ("20", "end")]},
     ),
     "GLUE": ("glue", GLUE_FILES, "", READ_GLUE),
+    "SemEval": (  # pairs without a score were not scored by the organizers, and are left out
+        "sts13",
+        {f"STS.input.{name}.txt": "A\tB\tsource\nC\tD\n" for name in RELEASES["sts13"].sizes}
+        | {f"STS.gs.{name}.txt": "\n4.400\n" for name in RELEASES["sts13"].sizes},
+        "",
+        dict.fromkeys(RELEASES["sts13"].sizes, [("C", "D", "4.400")]),
+    ),
 }
 
 
@@ -284,22 +290,10 @@ def test_a_published_form_is_read_unchanged(form, tmp_path):
     assert read(name, write(tmp_path, files), file) == rows
 
 
-def test_scores_of_a_year_are_joined_with_its_pairs(tmp_path):
-    """Pairs without a score were not scored by the organizers, and are left out."""
-    files = {}
-    for name in RELEASES["sts13"].sizes:
-        files |= {f"STS.input.{name}.txt": "A\tB\tsource\nC\tD\n", f"STS.gs.{name}.txt": "\n4.400\n"}
-    assert read("sts13", write(tmp_path, files)) == dict.fromkeys(
-        RELEASES["sts13"].sizes, [("C", "D", "4.400")]
-    )
-    write(tmp_path, {"STS.gs.FNWN.txt": "4.400\n"})
-    with pytest.raises(InputError, match=r"FNWN: 1 scores for 2 pairs: download both again"):
-        read("sts13", tmp_path)
-
-
-def word_files(**changes: list[str]) -> dict[str, str]:
-    """Four lists in three forms; SimVerb repeats a pair of RG-65 in the other order."""
-    lists = {
+# Four lists in three forms; SimVerb repeats a pair of RG-65 in the other order.
+WORD_FILES = {
+    name: "\n".join(lines)
+    for name, lines in {
         "EN-RG-65.txt": [f"r{n}\trr\t{4 * n / 64}" for n in range(65)],
         "SimLex-999.txt": ["word1\tword2\tPOS\tSimLex999", *(f"s{n}\tss\tN\t{n % 11}" for n in range(999))],
         "SimVerb-3500.txt": ["rr\tr0\tV\t9\tNONE", *(f"v{n}\tvv\tV\t{n % 11}\tNONE" for n in range(3499))],
@@ -308,12 +302,12 @@ def word_files(**changes: list[str]) -> dict[str, str]:
             *(f"{n},w{n},ww,{n % 11}" for n in range(203)),
             "203,,,",
         ],
-    }
-    return {name: "\n".join(lines) for name, lines in (lists | changes).items()}
+    }.items()
+}
 
 
 def test_word_pairs_are_rescaled_merged_and_split_70_15_15_reproducibly(tmp_path):
-    splits = read("wordsim", write(tmp_path, word_files()))
+    splits = read("wordsim", write(tmp_path, WORD_FILES))
     assert splits == read("wordsim", tmp_path)
     sizes = [len(splits[split]) for split in SPLITS]
     assert sum(sizes) == 65 + 999 + 3500 + 203 - 1 and sizes == [3336, 715, 715]
@@ -369,6 +363,37 @@ REFUSALS = [  # form, file, what it has instead (None: it is absent), words of t
     ("clustering", "TS", b"1\t\xff\n", r"TS cannot be read .*utf-8.*: download it again"),
     ("GLUE", "QQP/dev.tsv", "id\tis_duplicate\n", r"no column 'question1' \(.*dev.tsv"),
     ("GLUE", "CoLA/dev.tsv", None, "dev.tsv cannot be read .*: download it again"),
+    ("SemEval", "STS.gs.FNWN.txt", "4.400\n", "FNWN: 1 scores for 2 pairs: download both again"),
+    ("word lists", "EN-RG-65.txt", "a\tb\t1\n" * 64, "rg65 has 64 pairs instead of 65: download it again"),
+    ("word lists", "EN-RG-65.txt", "a\tb\t1\na\tb\tx\n" * 32 + "a\tb\t1", "score 'x' .*rg65, pair 2"),
+    ("word lists", "EN-RG-65.txt", "a\tb\n" * 65, "2 fields instead of 3 .*EN-RG-65.txt, line 1"),
+    ("word lists", "SimVerb-3500.txt", "a\tb\tV\t1\n" * 3500, "4 fields instead of 5 .*SimVerb-3500.txt, li"),
+    # What is read, and is not what the task has:
+    ("SST-5", "stsa.fine.dev", "5 dev a .\n0 b\n", r"label '5' is none of 0.* \(dev text 1 of the"),
+    (
+        "course, texts",
+        "ids-sst-dev.csv",
+        COURSE_SST.replace("\t3\n", "\tthree\n"),
+        "label 'three' is none of",
+    ),
+    (
+        "MRPC",
+        "msr_paraphrase_test.txt",
+        MRPC.replace("\n1\t", "\n2\t"),
+        r"label '2' is none .* \(test pair 1",
+    ),
+    (
+        "STR",
+        "sem_text_rel_ranked.csv",
+        RELATED.replace("0.75", "2"),
+        r"score 2 is outside 0 to 1 \(test pair",
+    ),
+    (
+        "STS benchmark, GLUE",
+        "dev.tsv",
+        GLUE_STSB.format("\tscore", "\tx"),
+        "score 'x' is not a number .dev p",
+    ),
 ]
 
 
@@ -380,28 +405,17 @@ def test_a_split_of_glue_that_has_a_header_alone_is_empty_which_its_size_refuses
 
 
 @pytest.mark.parametrize(("form", "file", "content", "message"), REFUSALS)
-def test_a_damaged_file_is_one_line(form, file, content, message, tmp_path):
-    name, files, place, _ = FORMS[form]
-    write(tmp_path, files | ({} if content is None else {file: content}))
+def test_a_damaged_file_is_one_line_and_changes_no_file(form, file, content, message, tmp_path, monkeypatch):
+    name, files, place, *_ = (FORMS | {"word lists": ("wordsim", WORD_FILES, "")})[form]
+    monkeypatch.setitem(RELEASES, name, replace(RELEASES[name], sizes={}))
+    write(tmp_path / "release", files | ({} if content is None else {file: content}))
     if content is None:
-        (tmp_path / file).unlink()
+        (tmp_path / "release" / file).unlink()
+    kept = write(tmp_path / "data" / name, {"old.tsv": "old"}) / "old.tsv"
     with pytest.raises(InputError, match=message) as error:
-        read(name, tmp_path, place)
+        download_dataset(name, str(tmp_path / "release" / place), tmp_path / "data")
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"EN-RG-65.txt": ["a\tb\t1"] * 64}, "rg65 has 64 pairs instead of 65: download it again"),
-        ({"EN-RG-65.txt": ["a\tb\t1", "a\tb\tx"] * 32 + ["a\tb\t1"]}, "score 'x' .*rg65, pair 2"),
-        ({"EN-RG-65.txt": ["a\tb"] * 65}, "2 fields instead of 3 .*EN-RG-65.txt, line 1"),
-        ({"SimVerb-3500.txt": ["a\tb\tV\t1"] * 3500}, "4 fields instead of 5 .*SimVerb-3500.txt, line 1"),
-    ],
-)
-def test_a_damaged_word_list_is_one_line(changes, message, tmp_path):
-    with pytest.raises(InputError, match=message):
-        read("wordsim", write(tmp_path, word_files(**changes)))
+    assert [path for path in (tmp_path / "data").rglob("*") if path.is_file()] == [kept]
 
 
 def test_what_a_release_lacks_as_a_whole_is_named(tmp_path):
@@ -467,30 +481,6 @@ def test_a_file_is_written_for_each_name_and_read_by_its_task(tmp_path, monkeypa
         examples = read_examples(get_task(task, data_root=str(data)), split)
         assert (examples.texts[0][0], examples.labels[0]) == (text, label)
     assert read_examples(get_task("mr", data_root=str(data)), "test").texts[0][1] == "."  # it was empty
-
-
-@pytest.mark.parametrize(
-    ("form", "file", "old", "new", "message"),
-    [
-        ("SST-5", "stsa.fine.dev", "4 dev", "5 dev", r"label '5' is none of 0.* \(dev text 1 of the"),
-        ("SST-5", "stsa.fine.dev", "0 b", "0 b\n0 c", "dev has 3 texts instead of 2 .*: the release changed"),
-        ("course, texts", "ids-sst-dev.csv", "\t3\n", "\tthree\n", r"label 'three' is none of 0.* \(dev"),
-        ("MRPC", "msr_paraphrase_test.txt", "\n1\t", "\n2\t", r"label '2' is none of 0, 1 \(test pair 1"),
-        ("STR", "sem_text_rel_ranked.csv", "0.75", "2", r"score 2 is outside 0 to 1 \(test pair 1 of the r"),
-        ("STS benchmark, GLUE", "dev.tsv", "\t2\n", "\tx\n", "score 'x' is not a number .dev pair 1 of the"),
-    ],
-)
-def test_a_wrong_release_is_one_line_and_changes_no_file(
-    form, file, old, new, message, tmp_path, monkeypatch
-):
-    name, files, *_ = FORMS[form]
-    monkeypatch.setitem(RELEASES, name, replace(RELEASES[name], sizes={"dev": 2} if form == "SST-5" else {}))
-    write(tmp_path / "release", files | {file: files[file].replace(old, new)})
-    kept = write(tmp_path / "data" / name, {"old.tsv": "old"}) / "old.tsv"
-    with pytest.raises(InputError, match=message) as error:
-        download_dataset(name, str(tmp_path / "release"), tmp_path / "data")
-    assert "\n" not in str(error.value)
-    assert [path for path in (tmp_path / "data").rglob("*") if path.is_file()] == [kept]
 
 
 # ------------------------------------------------------------------------------------------------ the table
@@ -592,65 +582,3 @@ def test_a_real_file_is_converted_byte_for_byte(name, file, known, real_data, tm
     write_splits({"dev": rows["dev"]}, name, tmp_path / name)
     assert (tmp_path / name / "dev.tsv").read_bytes() == (real_data / known).read_bytes()
     assert hashlib.sha256(source.read_bytes()).hexdigest() in PUBLISHED_SHA256[source.name]
-
-
-def test_the_real_word_lists_are_read_from_both_forms(real_data, tmp_path, monkeypatch):
-    originals = real_data / "original-formats/wordsim"
-    if not originals.is_dir():
-        pytest.skip(f"no {originals}")
-    monkeypatch.undo()
-    for name in ("EN-RG-65.txt", "SimLex-999.txt", "EN-SimVerb-3500.txt"):
-        write(tmp_path, {name: (originals / name).read_bytes()})
-    write(tmp_path, {"ws353-sim.tsv": (real_data / "wordsim/ws353-sim.tsv").read_bytes()})
-    splits = read("wordsim", tmp_path)
-    assert splits == read("wordsim", real_data / "wordsim")
-    pairs = {frozenset(row[:2]) for rows in splits.values() for row in rows}
-    assert [len(splits[split]) for split in SPLITS] == [3192, 684, 685] and len(pairs) == 4561
-    assert sum(count for count, _ in WORD_LISTS.values()) > 4561
-
-
-def test_the_real_files_of_the_course_and_of_inference_are_read_completely(real_data, tmp_path):
-    """The first rows of Quora, the complete dev files of the other two; the sample of SNLI; Quora's dev."""
-    folder = real_data / "original-formats/cs224n"
-    if not folder.is_dir():
-        pytest.skip("the files of the course are not available")
-    write(tmp_path, {"quora-dev.csv": (folder / "quora-dev.first-rows.csv").read_bytes()})
-    for name in ("ids-sst-dev.csv", "sts-dev.csv"):
-        write(tmp_path, {name: (folder / name).read_bytes()})
-    counts = {name: len(read(name, tmp_path)["train"]) for name in ("quora", "sst5", "cs224n-sts")}
-    assert counts == {"quora": 160, "sst5": 880, "cs224n-sts": 690}
-    for split in ("dev", "test"):
-        name = f"snli-sample-{split}.tsv"
-        write(tmp_path / "snli", {name: (real_data / "nli" / name).read_bytes()})
-    assert len(read("nli-triplets", tmp_path / "snli")["train"]) == 800
-    assert len(read("quora-pairs", real_data / "quora/dev.tsv")["train"]) == 7585
-    questions = read("quora-retrieval", real_data / "quora/dev.tsv")
-    assert [len(questions[split]) for split in SPLITS] == [18981, 9561, 9542]
-
-
-# How a line ends, and the last one, where the canonical file still says all that was released.
-ENDS = {
-    "agnews": ("\n", "\n"),
-    "biomedical": ("\r\n", ""),
-    "googlets": ("\n", "\n"),
-    "searchsnippets": (" \r\n", " \r\n"),
-    "tweet": ("\r\n", "\r\n"),
-}
-
-
-def test_real_clustering_files_have_the_known_sha256(real_data, tmp_path):
-    """Put back as released they have the known SHA-256, and are read as they are; in one of Stack Overflow's
-    titles words are missing from the canonical file, so it is only read again."""
-    if not (real_data / "clustering").is_dir():
-        pytest.skip(f"no clustering in {real_data}")
-    for name, (place, _) in CLUSTERING_FILES.items():
-        end, last = ENDS.get(name, ("\t\r\n", ""))
-        lines = ["\t".join(row) for row in canonical(real_data / "clustering" / f"{name}.tsv")]
-        content = (end.join(lines) + last).encode()
-        found = hashlib.sha256(content).hexdigest() in PUBLISHED_SHA256[Path(place).name]
-        assert found == (name in ENDS)
-        write(tmp_path, {place: content})
-    write_splits(read("clustering", tmp_path), "clustering", tmp_path / "written")
-    for name in CLUSTERING_FILES:
-        written = (tmp_path / "written" / f"{name}.tsv").read_bytes()
-        assert written == (real_data / "clustering" / f"{name}.tsv").read_bytes(), name

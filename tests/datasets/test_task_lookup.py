@@ -98,6 +98,16 @@ MISTAKES = [
         {"objective": "softmax"},
         "f1 does not fit objective softmax .*: choose f1_macro or accuracy$",
     ),
+    (
+        ["stsb"],
+        {"objective_args": {"temperature": 0.1}},
+        "temperature has no effect with objective cosine_mse: remove it",
+    ),
+    (
+        ["quora-pairs"],
+        {"objective": "cosine_mse"},
+        "objective cosine_mse needs labels, but the task has none: choose multiple_negatives_ranking",
+    ),
     (["sicke"], {"selection_metric": "spearman"}, "spearman does not fit .*: choose f1_macro or accuracy$"),
 ]
 
@@ -192,17 +202,6 @@ COMMANDS = [run_train, run_evaluate, run_cka]
 
 
 @pytest.mark.parametrize("run", COMMANDS)
-def test_each_command_downloads_absent_data(run, published, tiny_folder, capsys):
-    run(tiny_folder)
-    assert capsys.readouterr().out.count("is absent: downloading the official release") == 1
-    assert sorted(path.name for path in (published / "stsb").iterdir()) == [
-        "dev.tsv",
-        "test.tsv",
-        "train.tsv",
-    ]
-
-
-@pytest.mark.parametrize("run", COMMANDS)
 def test_no_command_downloads_data_whose_folder_the_user_names(run, published, tiny_folder, tmp_path, capsys):
     (tmp_path / "mine").mkdir()
     with pytest.raises(InputError, match=re.escape(f"no such file ({tmp_path / 'mine' / 'stsb'}")):
@@ -241,8 +240,9 @@ def test_data_that_are_present_are_read_as_they_are(published, capsys):
         ("sentence2\tscore\none\t1\n", ["one"]),
         ("\ufeffone\ttwo\r\n\n  \nthree\n", ["one\ttwo", "three"]),
         ("a sentence1 in a line\nsecond\u2028half\n", ["a sentence1 in a line", "second\u2028half"]),
+        ("a man\rplays\r\n\nmusic\n", ["a man\rplays", "music"]),
     ],
-    ids=["pairs", "alone", "one side", "lines", "lines that look odd"],
+    ids=["pairs", "alone", "one side", "lines", "lines that look odd", "a carriage return within"],
 )
 def test_sentences_are_read_from_a_table_or_from_lines(content, sentences, tmp_path):
     (tmp_path / "file").write_bytes(content.encode())
@@ -264,17 +264,6 @@ def test_a_file_without_sentences_is_one_line(content, message, tmp_path):
     with pytest.raises(InputError, match=message) as error:
         read_sentences(tmp_path / "file")
     assert "\n" not in str(error.value)
-
-
-def test_a_lone_carriage_return_does_not_end_a_sentence(tmp_path):
-    (tmp_path / "text.txt").write_bytes(b"a man\rplays\r\n\nmusic\n")
-    assert read_sentences(tmp_path / "text.txt") == ["a man\rplays", "music"]
-
-
-def test_a_folder_with_csv_files_is_told_what_to_write(tmp_path):
-    (tmp_path / "train.csv").write_text("sentence1,sentence2,score\n")
-    with pytest.raises(InputError, match="no .tsv file in .*, but train.csv: convert it"):
-        get_task("stsb", data=str(tmp_path))
 
 
 # ------------------------------------------------------------------------------------- a part of train as dev
@@ -303,29 +292,21 @@ def test_a_fraction_of_train_is_kept_for_dev(tmp_path):
             assert (second, label) == (f"the man eats {n}", n % 6)
 
 
-def test_without_a_dev_file_the_message_names_the_option(tmp_path):
-    write_pairs(tmp_path, 9)
-    with pytest.raises(InputError, match="no such file .*dev.tsv.*: add it; .* set dev_fraction") as error:
-        read_all_splits(get_task("stsb", str(tmp_path)))
-    assert "--dev-fraction" in error.value.as_cli_message()
-
-
-def test_without_a_test_file_the_message_says_what_it_is_for(tmp_path):
-    write_pairs(tmp_path, 9, ("train", "dev"))
-    with pytest.raises(InputError, match="no such file .*test.tsv.*: add it, with examples that are not in"):
-        read_all_splits(get_task("stsb", str(tmp_path)))
-
-
-def test_a_fraction_for_dev_does_not_replace_a_dev_file(tmp_path):
-    write_pairs(tmp_path, 9, ("train", "dev", "test"))
-    with pytest.raises(InputError, match="this task has dev data .*dev.tsv.*: remove dev_fraction"):
-        read_all_splits(get_task("stsb", str(tmp_path)), 0.1)
-
-
-def test_a_fraction_for_dev_leaves_something_to_train_on(tmp_path):
-    write_pairs(tmp_path, 3)
-    with pytest.raises(InputError, match="of 3 training examples fewer than 2 would be left"):
-        read_all_splits(get_task("stsb", str(tmp_path)), 0.5)
+@pytest.mark.parametrize(
+    ("splits", "fraction", "message"),
+    [
+        (("train", "test"), None, "no such file .*dev.tsv.*: add it; .* set dev_fraction"),
+        (("train", "dev"), None, "no such file .*test.tsv.*: add it, with examples that are not in"),
+        (("train", "dev", "test"), 0.1, "this task has dev data .*dev.tsv.*: remove dev_fraction"),
+        (("train", "test"), 0.9, "of 9 training examples fewer than 2 would be left"),
+        ((), None, "no .tsv file in .*, but train.csv: convert it"),
+    ],
+)
+def test_a_folder_that_lacks_a_split_is_one_line(splits, fraction, message, tmp_path):
+    (tmp_path / "train.csv").write_text("sentence1,sentence2,score\n")
+    write_pairs(tmp_path, 9, splits)
+    with pytest.raises(InputError, match=message):
+        read_all_splits(get_task("stsb", str(tmp_path)), fraction)
 
 
 @pytest.mark.parametrize("fraction", ["0", "1", "-0.1", "nan"])

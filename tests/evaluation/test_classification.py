@@ -1,11 +1,10 @@
 """Batched fits equal those that PyTorch makes one by one, and the scores equal those of SentEval.
 
 The expected scores were computed by facebookresearch/SentEval 5d6dc11 on the same vectors, by the function
-run_senteval() of tests/bench/senteval_reference.py.
+run_senteval() of docs/research/senteval_reference.py.
 """
 
 import copy
-import os
 from functools import partial
 
 import numpy as np
@@ -13,15 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-from tmft import SentenceEncoder
-from tmft.data import Examples, read_examples
-from tmft.datasets.task_lookup import get_task
+from tmft.data import Examples
 from tmft.errors import InputError
 from tmft.evaluation.classification import (
     DEFAULT_CONFIG,
     L2_PENALTIES,
     PROTOTYPING_CONFIG,
-    RELATEDNESS_CONFIG,
     FitData,
     FitSpec,
     SentEvalConfig,
@@ -121,62 +117,6 @@ def test_relatedness_gives_the_scores_of_senteval():
     assert [result[key] for key in ("pearson", "spearman", "mse", "dev_pearson")] == pytest.approx(
         RELATED, abs=1e-5
     )
-
-
-REAL = {  # task, layer of MiniLM, config -> scores of SentEval
-    ("sst2", 6, DEFAULT_CONFIG): {"accuracy": 0.8133, "dev_accuracy": 0.8222},
-    ("sst2", 3, DEFAULT_CONFIG): {"accuracy": 0.8166, "dev_accuracy": 0.8028},
-    ("trec", 6, DEFAULT_CONFIG): {"accuracy": 0.892, "dev_accuracy": 0.8384},
-    ("trec", 3, DEFAULT_CONFIG): {"accuracy": 0.9, "dev_accuracy": 0.8382},
-    ("mrpc-transfer", 6, DEFAULT_CONFIG): {"accuracy": 0.7217, "dev_accuracy": 0.737, "f1": 0.8172},
-    ("mrpc-transfer", 6, PROTOTYPING_CONFIG): {"accuracy": 0.7113, "dev_accuracy": 0.7375, "f1": 0.8157},
-    ("stsb-transfer", 6, RELATEDNESS_CONFIG): {"pearson": 0.81985, "spearman": 0.82429, "mse": 1.0168325},
-    ("sst5", 6, DEFAULT_CONFIG): {"accuracy": 0.4299, "dev_accuracy": 0.4432},
-    ("cr", 6, DEFAULT_CONFIG): {"accuracy": 0.8114, "dev_accuracy": 0.8247},
-    ("cr", 6, PROTOTYPING_CONFIG): {"accuracy": 0.8259, "dev_accuracy": 0.8274},
-    ("mpqa", 6, PROTOTYPING_CONFIG): {"accuracy": 0.8754, "dev_accuracy": 0.8766},
-    ("subj", 6, PROTOTYPING_CONFIG): {"accuracy": 0.9182, "dev_accuracy": 0.9221},
-    ("mr", 6, PROTOTYPING_CONFIG): {"accuracy": 0.7587, "dev_accuracy": 0.7651},
-}
-
-
-# The others take ten minutes together: TMFT_LONG=1 python -m pytest tests/evaluation -k scores_of_senteval
-OFTEN = [("mpqa", 6, PROTOTYPING_CONFIG)]
-
-
-@pytest.fixture(scope="session")
-def real_encode(minilm):
-    """`encode` of the real MiniLM, by layer; each text is encoded once."""
-    models, vectors = {}, {}
-
-    def encode(layer: int, texts: list[str]) -> torch.Tensor:
-        known = vectors.setdefault(layer, {})
-        if new := [text for text in dict.fromkeys(texts) if text not in known]:
-            if layer not in models:
-                models[layer] = SentenceEncoder.from_pretrained(minilm, layer=layer)
-            known |= zip(new, models[layer].encode(new), strict=True)
-        return torch.tensor(np.array([known[text] for text in texts]))
-
-    return encode
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "layer", "config"), REAL)
-def test_minilm_gets_the_scores_of_senteval(name, layer, config, real_encode, real_data):
-    """A few texts lie so near the border of two classes that another CPU may decide otherwise: 0.1 %."""
-    if (name, layer, config) not in OFTEN and "TMFT_LONG" not in os.environ:
-        pytest.skip("takes minutes: set TMFT_LONG=1")
-    task = get_task(name, data_root=str(real_data))
-
-    def read_split(split: str) -> Examples:
-        if (name, split) == ("mrpc-transfer", "dev") and not (real_data / "mrpc" / "dev.tsv").is_file():
-            return Examples(([], []), [])  # it is still in train
-        return read_examples(task, split)
-
-    evaluate = evaluate_relatedness if config is RELATEDNESS_CONFIG else evaluate_classification
-    result = evaluate(partial(real_encode, layer), task, read_split, config=config)
-    for key, expected in REAL[name, layer, config].items():
-        assert result[key] == pytest.approx(expected, abs=1e-3), key
 
 
 # ------------------------------------------------------------------------------------------------------ folds

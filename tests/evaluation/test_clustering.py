@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tmft import SentenceEncoder
-from tmft.data import Examples, read_examples
-from tmft.datasets.task_lookup import get_task
+from tmft.data import Examples
 from tmft.errors import InputError
 from tmft.evaluation import clustering as module
 from tmft.evaluation.clustering import (
@@ -233,27 +231,3 @@ def test_the_accuracy_of_embeddings_that_are_not_finite_is_nan(value):
     x[4, 2] = value
     result = evaluate(x, gold)
     assert result["pairs"] == 90 and math.isnan(result["accuracy"]) and math.isnan(result["std"])
-
-
-# ------------------------------------------------------------------------------------------------ real ones
-
-
-@pytest.mark.slow
-def test_clusters_of_real_embeddings_equal_those_of_scikit_learn(minilm, real_data):
-    """2,472 tweets, 89 classes: equal labels from the same initial centers, as good ones from others."""
-    from sklearn.cluster import KMeans
-
-    if not (real_data / "clustering/tweet.tsv").is_file():
-        pytest.skip("no real data: run python -m tmft data clustering")
-    examples = read_examples(get_task("tweet", data_root=str(real_data)), "test")
-    x = torch.from_numpy(SentenceEncoder.from_pretrained(minilm, layer=2).encode(examples.texts[0]))
-    centred = x - x.mean(0)
-    for centers in kmeans_plus_plus(centred, 89, seeded(), 3):
-        labels, _, total, _ = lloyd(centred, centers)
-        expected = sklearn_k_means(centred, centers)
-        assert labels.tolist() == expected.labels_.tolist()
-        assert total == pytest.approx(expected.inertia_, rel=1e-5)
-    result = evaluate(x, examples.labels, runs=2)
-    runs = [KMeans(89, n_init=10, random_state=seed).fit(x.numpy()).labels_ for seed in range(2)]
-    accuracies = [clustering_accuracy(labels, examples.labels) for labels in runs]
-    assert result["accuracy"] == pytest.approx(statistics.mean(accuracies), abs=0.03)

@@ -28,7 +28,7 @@ from tmft.data import read_examples
 from tmft.datasets.digests import SHA256
 from tmft.datasets.download import unzip_texts, write_splits
 from tmft.datasets.own_data import convert_tables, parse_columns
-from tmft.datasets.releases import RELEASES, WORD_LISTS, read_release
+from tmft.datasets.releases import RELEASES, read_release
 from tmft.embedding.token_weights import TokenWeights
 from tmft.io.distributed import single_process
 from tmft.io.text import read_sentences
@@ -47,6 +47,7 @@ from tmft.training_free.static_models import random_word_vectors, static_encoder
 sys.path[:0] = [str(ROOT / "tests" / "datasets"), str(ROOT / "tests" / "models")]
 from random_configs import RANDOM_CONFIGS  # noqa: E402
 from test_releases import FORMS as RELEASE_FORMS  # noqa: E402
+from test_releases import WORD_FILES  # noqa: E402
 
 
 @dataclass
@@ -289,14 +290,6 @@ def write_files(folder: Path, files: dict[str, str | bytes]) -> None:
         (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
 
 
-def word_lists() -> dict[str, str]:
-    """Return the four lists of the word similarity data, each with the number of pairs that it must have."""
-    return {
-        f"{name}.tsv": "word1\tword2\tscore\n" + "".join(f"a{n}\tb{n}\t1.5\n" for n in range(count))
-        for name, (count, _) in WORD_LISTS.items()
-    }
-
-
 def convert(folder: Path, name: str, file: str = "") -> None:
     """Read a release and write it as tmft data does."""
     content = read_release(RELEASES[name], folder / file if file else folder)
@@ -406,7 +399,7 @@ READERS = {
         read_texts,
     ),
     "zip": Reader(write_zip, read_zip),
-    "words": Reader(lambda folder: write_files(folder, word_lists()), partial(convert, name="wordsim")),
+    "words": Reader(lambda folder: write_files(folder, WORD_FILES), partial(convert, name="wordsim")),
     "config.json": Reader(save_model, load_and_encode, ("config.json",)),
     "config.json bert": Reader(
         partial(save_family, kind="bert"), load_and_encode, ("config.json", "vocab.txt")

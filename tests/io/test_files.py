@@ -8,14 +8,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
+from conftest import ALONE
 
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.data import read_examples
 from tmft.datasets.releases import RELEASES, read_release
 from tmft.datasets.task_lookup import get_task, read_split
 from tmft.errors import InputError
-from tmft.io.distributed import single_process
 from tmft.io.files import is_file, is_folder, matching_paths
 from tmft.io.text import read_table
 from tmft.runs.predictions import read_predictions
@@ -48,7 +47,6 @@ def closed():
     shutil.rmtree(place)
 
 
-PROCESS = single_process(torch.device("cpu"))
 RELEASES_IN_FOLDERS = "stsb", "sick", "mrpc", "sst5", "glue", "quora", "nli-triplets"
 READERS: dict[str, Callable[[Path], object]] = {
     "is_file": lambda folder: is_file(folder / "a"),
@@ -65,7 +63,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "sweep_summaries": lambda folder: sweep_summaries([folder / "inner"]),
     "load_objective": lambda folder: load_objective(TASKS["sst5"], 8, folder / "inner"),
     "read_predictions": lambda folder: read_predictions(folder / "inner"),
-    "TrainingCheckpoint": lambda folder: TrainingCheckpoint(folder / "state.pt", {}, PROCESS),
+    "TrainingCheckpoint": lambda folder: TrainingCheckpoint(folder / "state.pt", {}, ALONE),
     "checkpoint_digests": lambda folder: ModelFolder(folder).digests(),
     "text_digests": lambda folder: text_digests((folder / "a.txt",)),
     "read_duplicates": lambda folder: read_release(RELEASES["quora-pairs"], folder / "a.tsv"),

@@ -140,28 +140,8 @@ def test_a_run_lowers_its_loss_is_evaluated_on_pairs_with_scores_and_saves_its_p
     task, triplets, tiny_folder, capsys
 ):
     runs = triplets / "runs"
-    where = [
-        "--data-root",
-        str(triplets),
-        "--output-dir",
-        str(runs),
-        "--device",
-        "cpu",
-        "--precision",
-        "fp32",
-    ]
-    recipe = [
-        "--epochs",
-        "4",
-        "--batch-size",
-        "4",
-        "--mini-batch-size",
-        "2",
-        "--temperature",
-        "0.1",
-        "--lr",
-        "3e-3",
-    ]
+    where = f"--data-root {triplets} --output-dir {runs} --device cpu --precision fp32".split()
+    recipe = "--epochs 4 --batch-size 4 --mini-batch-size 2 --temperature 0.1 --lr 3e-3".split()
     train.main(["--ckpt", str(tiny_folder), "--task", task, *where, *recipe, "--projection", "10"])
     (folder,) = runs.iterdir()
     result = json.loads((folder / "result.json").read_text())
@@ -190,22 +170,10 @@ def test_a_run_lowers_its_loss_is_evaluated_on_pairs_with_scores_and_saves_its_p
 )  # of 6 examples; the last batch of 4 has fewer than there are processes
 def test_processes_share_the_negatives_of_a_batch(batch, triplets, tiny_folder):
     """Three processes have the losses and scores of one, dropout included; the first one alone writes."""
-    where = ["--data-root", triplets, "--device", "cpu", "--precision", "fp32", "--run-name", "x"]
-    recipe = [
-        "--epochs",
-        "3",
-        "--batch-size",
-        str(batch),
-        "--mini-batch-size",
-        "1",
-        "--lr",
-        "1e-3",
-        "--num-seeds",
-        "2",
-    ]
-    recipe += ["--temperature", "0.2"]
-    common = ["--ckpt", tiny_folder, "--task", "nli", *where, *recipe, "--projection", "10"]
-    common = [str(word) for word in common]
+    where = f"--data-root {triplets} --device cpu --precision fp32 --run-name x".split()
+    recipe = f"--epochs 3 --batch-size {batch} --mini-batch-size 1 --lr 1e-3 --num-seeds 2".split()
+    common = ["--ckpt", str(tiny_folder), "--task", "nli", *where, *recipe]
+    common += ["--temperature", "0.2", "--projection", "10"]
     train.main([*common, "--output-dir", str(triplets / "one")])
     done = run_together(3, *common, "--output-dir", triplets / "three")
     assert done.returncode == 0, done.stderr
@@ -238,29 +206,13 @@ def test_processes_share_the_negatives_of_a_batch(batch, triplets, tiny_folder):
         (["--batch-size", "1"], "batch_size 1: multiple_negatives_ranking compares the examples of a"),
         (["--objective", "cosine_mse"], "objective cosine_mse takes 2 texts, but the task has 3"),
         (["--mini-batch-size", "0"], "mini_batch_size 0: choose 1 or more"),
+        (["--data-root", "{pairs}"], "no column 'negative' .*, line 1.: the columns are anchor, positive"),
     ],
 )
 def test_wrong_arguments_are_one_line(arguments, message, triplets, tiny_folder):
+    pairs = triplets / "pairs/nli-triplets/train.tsv"
+    pairs.parent.mkdir(parents=True)
+    pairs.write_text("anchor\tpositive\na\tb\n")
+    words = [word.format(pairs=triplets / "pairs") for word in arguments]
     with pytest.raises(InputError, match=message):
-        train.main(["--ckpt", str(tiny_folder), "--task", "nli", "--data-root", str(triplets), *arguments])
-
-
-def test_a_file_without_negatives_is_one_line(triplets, tiny_folder):
-    (triplets / "nli-triplets/train.tsv").write_text("anchor\tpositive\na\tb\n")
-    with pytest.raises(
-        InputError, match="no column 'negative' .*, line 1.: the columns are anchor, positive"
-    ):
-        train.main(["--ckpt", str(tiny_folder), "--task", "nli", "--data-root", str(triplets)])
-
-
-def test_arguments_of_another_objective_are_an_error():
-    with pytest.raises(InputError, match="temperature has no effect with objective cosine_mse: remove it"):
-        get_task("stsb", objective_args={"temperature": 0.1})
-
-
-def test_a_task_without_labels_does_not_fit_an_objective_that_needs_them():
-    with pytest.raises(
-        InputError,
-        match="objective cosine_mse needs labels, but the task has none: choose multiple_negatives_ranking",
-    ):
-        get_task("quora-pairs", objective="cosine_mse")
+        train.main(["--ckpt", str(tiny_folder), "--task", "nli", "--data-root", str(triplets), *words])

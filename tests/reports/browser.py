@@ -41,7 +41,10 @@ class Browser:
         self.read_end, from_browser = os.pipe()
         command = [find_browser(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
         command += ["--no-first-run", "--remote-debugging-pipe", f"--user-data-dir={self.profile}"]
-        command += ["--disable-background-networking", "--host-resolver-rules=MAP * ~NOTFOUND"]  # no network
+        command += [
+            "--disable-background-networking",
+            "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+        ]  # no network
 
         def connect() -> None:
             # Duplicates first: one of the ends may itself be 3 or 4.
@@ -106,8 +109,8 @@ class Browser:
         elif method == "Network.requestWillBeSent":
             self.requests.append(parameters["request"]["url"])
 
-    def open(self, path: Path, width: int = 1280, dark: bool = False, script: bool = True) -> None:
-        """Open a page from disk. width: of the window. dark: of the theme. script: whether scripts run."""
+    def open(self, page: Path | str, width: int = 1280, dark: bool = False, script: bool = True) -> None:
+        """Open a file or a URL. width: of the window. dark: of the theme. script: whether scripts run."""
         self.call("Emulation.setScriptExecutionDisabled", value=not script)
         self.call(
             "Emulation.setDeviceMetricsOverride",
@@ -119,7 +122,7 @@ class Browser:
         theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media="", features=[theme])
         self.last_event = None
-        self.call("Page.navigate", url=Path(path).resolve().as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         while self.last_event != "Page.loadEventFired":
             self.keep(self.receive())
 
@@ -130,17 +133,23 @@ class Browser:
             raise RuntimeError(json.dumps(answer["exceptionDetails"])[:2000])
         return answer["result"].get("value")
 
+    def wait_for(self, condition: str, seconds: float = 60) -> None:
+        """Wait until a JavaScript expression is true in the page."""
+        end = time.monotonic() + seconds
+        while not self.evaluate(f"Boolean({condition})"):
+            assert time.monotonic() < end, (condition, self.evaluate("document.body.innerText"))
+            time.sleep(0.05)
+
+    def type(self, field: str, text: str) -> None:
+        """Type a text into the field of a CSS selector, in place of what it has."""
+        self.evaluate(f"document.querySelector({json.dumps(field)}).select()")
+        self.call("Input.insertText", text=text)
+
     def press(self, key: str) -> None:
         """Press a key, such as "Tab"."""
-        code = {"Tab": 9, "Enter": 13, "ArrowRight": 39, "Escape": 27}[key]
-        event = {"key": key, "code": key, "windowsVirtualKeyCode": code}
-        self.call("Input.dispatchKeyEvent", type="keyDown", text="\r" if key == "Enter" else "", **event)
-        self.call("Input.dispatchKeyEvent", type="keyUp", **event)
-
-    def screenshot(self, path: Path, whole: bool = True) -> None:
-        """Write a picture of the page as PNG. whole: all of it, not only what the window shows."""
-        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
-        Path(path).write_bytes(base64.b64decode(data))
+        event = {"key": key, "code": key, "windowsVirtualKeyCode": {"Tab": 9, "ArrowDown": 40}[key]}
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, **event)
 
     def print_pdf(self, path: Path) -> None:
         """Write the page as PDF, as it is printed."""

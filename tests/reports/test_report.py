@@ -319,12 +319,6 @@ def test_a_page_has_its_blocks_in_order_and_names_its_files(tmp_path):
     assert {path.name for path in (tmp_path / "new").rglob("*.*")} == set(files)
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_before_any_work(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot write into .*file"):
-        Page(tmp_path / "file", "A title")
-
-
 def test_a_folder_without_finished_runs_is_an_error(tmp_path):
     (tmp_path / "mlm").mkdir()
     (tmp_path / "mlm/result.json").write_text(

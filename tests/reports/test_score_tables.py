@@ -2,34 +2,15 @@
 
 import math
 
-from tmft.reports.score_tables import format_isotropy, format_scores_by_metric, format_scores_by_variant
+from tmft.reports.score_tables import format_scores_by_metric, format_scores_by_variant
 
 CLUSTERING = {"pairs": 8000, "accuracy": 0.5125, "std": 0.02}
 SIMILARITY = {"pairs": 1379, "spearman": 0.7, "pearson": 0.65}
-WITH_SUBSETS = {
-    "pairs": 1500,
-    "spearman": 0.6,
-    "pearson": 0.5,
-    "subset_mean": 0.55,
-    "subsets": {"a": 0.5, "b": 0.6},
-}
 ISOTROPY_METRICS = {"mean_cosine": 0.25, "iso_score": 0.1, "alignment": 0.3, "uniformity": -2.5}
 
 
 def cells(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines()]
-
-
-def test_the_columns_are_the_metrics_of_all_tasks_and_empty_where_a_task_has_none():
-    heading, *lines = cells(format_scores_by_metric({"stsb": {4: SIMILARITY}, "agnews": {4: CLUSTERING}}))
-    assert heading == ["task", "examples", "spearman", "pearson", "accuracy", "std"]
-    assert lines == [["stsb", "1379", "70.00", "65.00"], ["agnews", "8000", "51.25", "2.00"]]
-
-
-def test_the_mean_of_subsets_is_shown_with_their_number():
-    heading, *lines = cells(format_scores_by_metric({"sts13": {4: WITH_SUBSETS}, "stsb": {4: SIMILARITY}}))
-    assert heading[-3:] == ["mean", "of", "subsets"]
-    assert lines[0][-2:] == ["55.00", "(2)"] and lines[1][-1] == "65.00"
 
 
 def test_thresholds_and_isotropy_are_no_columns():
@@ -70,12 +51,3 @@ def test_an_undefined_score_is_nan_and_has_no_bar():
     }
     lines = cells(format_scores_by_variant(results, {"stsb": "spearman"}, "layer"))
     assert lines[2] == ["1", "nan"] and len(lines[3]) == 3
-
-
-def test_isotropy_is_shown_by_layer_and_the_bar_is_that_of_the_score():
-    layers = {0: WITH_SUBSETS | ISOTROPY_METRICS, 1: WITH_SUBSETS | {"spearman": 0.7} | ISOTROPY_METRICS}
-    heading, *lines = format_isotropy(layers).splitlines()
-    names = "layer spearman pearson mean cosine iso score alignment uniformity bar: spearman"
-    assert heading.split() == names.split()
-    assert lines[0].split() == ["0", "0.6000", "0.5000", "0.2500", "0.1000", "0.3000", "-2.5000", "█"]
-    assert lines[1].endswith("█" * 24)

@@ -185,16 +185,8 @@ def test_a_report_says_whether_runs_differ(tiny_folder, tiny_data, tmp_path, cap
 
 
 def test_sweeps_of_a_classification_task_are_compared_by_its_metric(tmp_path):
-    task = [
-        "--ckpt",
-        str(ROOT / "data/twins/mlm"),
-        "--layer",
-        "0",
-        "--data",
-        str(tmp_path / "d"),
-        "--task",
-        "mrpc",
-    ]
+    task = ["--ckpt", str(ROOT / "data/twins/mlm"), "--layer", "0"]
+    task += ["--task", "mrpc", "--data", str(tmp_path / "d")]
     (tmp_path / "d").mkdir()
     rows = "".join(
         f"a man plays {n}\tthe man {'plays' if n % 2 else 'eats'} {n}\t{n % 2}\n" for n in range(12)

@@ -5,20 +5,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from processes import run_together
+from conftest import ALONE
 
 import train
 from tmft.data import Examples
 from tmft.datasets.task_lookup import subsample_train
 from tmft.errors import InputError
-from tmft.io.distributed import single_process
 from tmft.runs.layer_search import scale_budget, search_rounds
 from tmft.runs.run_config import FineTuningConfig, FineTuningRecipe
 from tmft.runs.run_result import write_result
 from tmft.runs.sweep_plan import expand_grid
 from tmft.tasks import TASKS
-
-ALONE = single_process(torch.device("cpu"))
 
 
 def make_config(epochs: int = 10, ckpt="x") -> FineTuningConfig:
@@ -174,14 +171,3 @@ def test_the_command_finds_a_layer_and_resumes_an_interrupted_search(
     again = capsys.readouterr().out
     assert again.count("already finished, kept") == 8
     assert json.loads((tmp_path / "runs" / full_run / "result.json").read_text())["dev"] == result["dev"]
-
-
-@pytest.mark.slow
-def test_two_processes_share_the_search(tiny_folder, tiny_data, tmp_path):
-    words = ["--ckpt", str(tiny_folder), "--data", str(tiny_data), "--layer", "auto", "--epochs", "1"]
-    done = run_together(2, *words, "--output-dir", str(tmp_path / "two"))
-    assert done.returncode == 0, done.stderr
-    train.main([*words, "--output-dir", str(tmp_path / "one")])
-    names = [sorted(path.name for path in (tmp_path / where).iterdir()) for where in ("one", "two")]
-    assert names[0] == names[1]
-    assert done.stdout.count("now the full run") == 1

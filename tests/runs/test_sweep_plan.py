@@ -55,23 +55,6 @@ def test_layers_are_a_number_a_range_a_list_or_all(text, layers):
     assert parse_layers(text, config_from_dict(tiny_config())) == layers
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("two", "--layer two: write 9, 0-12, 3,6,9, all or auto"),
-        ("-1", "--layer -1: write 9, 0-12, 3,6,9, all or auto"),
-        ("1,", "--layer 1,: write 9, 0-12, 3,6,9, all or auto"),
-        ("3-1", "--layer 3-1: the first number must be the smaller one"),
-        ("5", "layer 5: this checkpoint has 4 layers, choose 0 (embeddings only) to 4"),
-        ("0-5", "layer 5: this checkpoint has 4 layers, choose 0 (embeddings only) to 4"),
-    ],
-)
-def test_invalid_layers_are_one_clear_line(text, message):
-    with pytest.raises(InputError) as error:
-        parse_layers(text, config_from_dict(tiny_config()))
-    assert error.value.as_cli_message() == message
-
-
 def test_a_layer_that_does_not_exist_is_refused_before_weights_are_downloaded(arguments, monkeypatch):
     requests, open_folder = [], ModelFolder.open
 

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, SENTENCES, tiny_model
+from conftest import ALONE, ROOT, SENTENCES, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from processes import run_together
@@ -25,12 +25,11 @@ from tmft.cli import encode_command as encode
 from tmft.embedding.modules import Dense, keep_first_dimensions
 from tmft.embedding.token_weights import TokenWeights
 from tmft.errors import InputError
-from tmft.io.distributed import Processes, single_process
+from tmft.io.distributed import Processes
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.encode_file import PartFile, encode_file
 from tmft.serving.search import nearest_lines
 
-ALONE = single_process(torch.device("cpu"))
 LINES = [*SENTENCES, "", "a cat", "   ", *(f"a {word} eats" for word in "man woman dog cat".split() * 4)]
 
 

@@ -4,7 +4,7 @@ from copy import deepcopy
 
 import pytest
 import torch
-from conftest import SENTENCES, fit_with_options, tiny_model, training_task
+from conftest import SENTENCES, WITHOUT_DROPOUT, fit_with_options, tiny_model, training_task
 
 from tmft.checkpoints.compact import pack_weights, round_weight, storage_dtype
 from tmft.data import Examples
@@ -50,8 +50,7 @@ def test_a_step_moves_the_exact_weights_by_the_gradient_of_the_rounded_ones():
 
     A few weights may differ: those between two numbers, and those whose gradient is nothing but rounding.
     """
-    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    model = tiny_model(model_type="bert", untrained=True, **dropout)
+    model = tiny_model(model_type="bert", untrained=True, **WITHOUT_DROPOUT)
     exact, coarse, lr = deepcopy(model), deepcopy(model), 1e-2
     for name, weight in coarse.named_parameters():
         weight.data = rounded(name, weight.data)

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from conftest import ROOT, fit_with_options, tiny_model
+from conftest import ALONE, ROOT, fit_with_options, tiny_model
 from processes import run_together
 
 import tmft.training.checkpointing
@@ -21,7 +21,6 @@ from tmft.callbacks import BestWeights
 from tmft.data import Examples
 from tmft.errors import InputError
 from tmft.io.atomic import folder_lock
-from tmft.io.distributed import single_process
 from tmft.runs import train_run
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.runs.run_folder import lock_run_folder
@@ -36,7 +35,6 @@ TEXTS = (
 PAIRS = Examples(TEXTS, [4.5, 2.0, 3.0, 0.5, 1.5])
 SENTENCES = Examples(TEXTS[:1], [0, 1, 2, 3, 4])
 FAST = FineTuningRecipe(epochs=3, batch_size=2, lr=1e-2, precision="fp32")
-ALONE = single_process(torch.device("cpu"))
 SEVERAL = {"task_sampling": "proportional", "gradient_surgery": "pcgrad"}
 
 

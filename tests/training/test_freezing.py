@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import fit_with_options, tiny_model, training_task
+from conftest import WITHOUT_DROPOUT, fit_with_options, tiny_model, training_task
 
 from tmft.data import Examples
 from tmft.embedding.modules import make_projection
@@ -54,7 +54,7 @@ def test_what_is_frozen_is_unchanged_to_the_bit(freeze, kept):
 def test_a_frozen_encoder_gives_what_it_would_give_each_time():
     """The losses of heads on kept embeddings, and on those computed at each step with dropout off."""
     _, head, kept = train(-1)
-    model = tiny_model(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, untrained=True)
+    model = tiny_model(untrained=True, **WITHOUT_DROPOUT)
     model.encoder.requires_grad_(False)  # fit leaves it alone
     _, other, anew = train(None, model, optimizer="adamw")
     assert [epoch.loss for epoch in kept] == pytest.approx([epoch.loss for epoch in anew], abs=1e-6)

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import fit_with_options, tiny_model
-from test_multitask import WITHOUT_DROPOUT, training_tasks
+from conftest import WITHOUT_DROPOUT, fit_with_options, tiny_model
+from test_multitask import training_tasks
 from torch import nn
 
 from tmft.packing import pack

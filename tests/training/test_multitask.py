@@ -1,6 +1,7 @@
 """Several tasks at once: a step's gradient is the sum of theirs, orders by hand, one score, one folder."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -32,7 +33,6 @@ DATA = {
     "quora": Examples((ONE[:4], OTHER[:4]), [0, 1, 0, 1]),
     "cs224n-sts": Examples((ONE[:5], OTHER[:5]), [4.5, 2.0, 3.0, 0.5, 1.0]),
 }
-WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 def training_tasks(names=tuple(DATA), loss_weights=None, width=24):
@@ -88,12 +88,6 @@ def test_every_epoch_has_as_many_steps_and_other_batches_and_a_seed_repeats_them
     ("sst", "quora", "sts", "published"),
     [  # the report's figures
         (0.316, 0.657, 0.125, 0.512),
-        (0.452, 0.717, 0.293, 0.605),
-        (0.504, 0.740, 0.276, 0.627),
-        (0.521, 0.737, 0.357, 0.646),
-        (0.512, 0.729, 0.466, 0.657),
-        (0.510, 0.733, 0.397, 0.647),
-        (0.518, 0.738, 0.417, 0.655),
         (0.510, 0.739, 0.372, 0.645),
     ],
 )
@@ -145,14 +139,21 @@ def command(course, tiny_folder):
         "",
         "--task-sampling proportional --gradient-surgery pcgrad --loss-weights 1 2 0.5",
         "--task sst5 quora cs224n-sts:concat_head --freeze-layers --dropout 0.3 --layer 2",
+        "--task sst5 quora:concat_head cs224n-sts:dot_product_head --rescale-scores",
         "--mini-batch-size 1 --freeze-layers 1 --pooling cls",
     ],
 )
 def test_a_run_over_three_tasks(more, command, course, capsys):
     train.main([*command, *more.split()])
     (folder,) = (course / "runs").iterdir()
-    assert folder.name.startswith("tiny-sst5+quora+cs224n-sts-")
+    assert re.match(r"tiny-sst5\+quora(-\w+)?\+cs224n-sts-", folder.name)
     result = json.loads((folder / "result.json").read_text())
+    subtasks = result["settings"]["task"]["subtasks"]
+    for name, objective in (words.split(":") for words in more.split() if ":" in words):
+        assert subtasks[name]["objective"] == objective
+    assert ("--rescale-scores" in more) == subtasks["cs224n-sts"]["objective_args"].get(
+        "rescale_to_labels", False
+    )
     for split in ("dev", "test"):
         assert {"overall", "tasks"} <= result[split].keys()
         for name, metric in (("sst5", "accuracy"), ("quora", "accuracy"), ("cs224n-sts", "pearson")):
@@ -170,24 +171,6 @@ def test_a_run_over_three_tasks(more, command, course, capsys):
     )
     train.main([*command, *more.split()])
     assert "already finished, kept" in capsys.readouterr().out
-
-
-def test_each_task_may_have_its_own_objective(command, course):
-    *rest, _, _, _ = command
-    tasks = ["sst5", "quora:concat_head", "cs224n-sts:dot_product_head"]
-    train.main([*rest, *tasks, "--run-name", "x", "--dropout", "0.2", "--rescale-scores"])
-    result = json.loads((course / "runs/x-layer4-seed0/result.json").read_text())
-    subtasks = result["settings"]["task"]["subtasks"]
-    assert [subtask["objective"] for subtask in subtasks.values()] == [
-        "single_text_head",
-        "concat_head",
-        "dot_product_head",
-    ]
-    assert subtasks["cs224n-sts"]["objective_args"] == {"dropout": 0.2, "rescale_to_labels": True}
-    evaluate.main([str(course / "runs/x-layer4-seed0"), "--json", str(course / "x.json"), "--device", "cpu"])
-    scores = next(iter(json.loads((course / "x.json").read_text())["layers"].values()))
-    for name, kind in (("sst5", "accuracy"), ("quora", "accuracy"), ("cs224n-sts", "pearson")):
-        assert scores[name][kind] == pytest.approx(result["test"]["tasks"][name][kind], abs=1e-6)
 
 
 def test_tasks_of_tmft_go_together_too(course, tiny_folder):
@@ -238,12 +221,6 @@ def test_a_class_that_dev_alone_has_is_one_line(command, course):
         "\n".join(line for line in path.read_text().splitlines() if not line.endswith("4")) + "\n"
     )
     with pytest.raises(InputError, match="class 4 .*: dev has examples of it and train has none: add some"):
-        train.main(command)
-
-
-def test_a_split_without_labels_is_one_line(command, course):
-    (course / "quora/dev.tsv").write_text("sentence1\tsentence2\na\tb\n")
-    with pytest.raises(InputError, match="no column 'label' .*dev.tsv"):
         train.main(command)
 
 

@@ -201,24 +201,6 @@ def test_a_threshold_is_chosen_for_the_changed_embeddings(tmp_path, here):
 # ----------------------------------------------------------------------------------- how often, and from what
 
 
-def test_each_sentence_is_encoded_once_for_all_layers_and_estimates(load, stsb, monkeypatch):
-    model, seen, texts = load(), [], stsb.sentences
-    embed = model.embed_token_ids
-
-    def counting(token_ids, *how, **more):
-        seen.extend(map(tuple, token_ids))
-        return embed(token_ids, *how, **more)
-
-    monkeypatch.setattr(model, "embed_token_ids", counting)
-    variants = TrainingFreeEncoders(model, [0, 1, 4], TrainingFreeConfig(postprocess="zscore"))
-    for _ in range(2):
-        encoders = variants.encoders(texts)
-        assert list(encoders) == [0, 1, 4]
-        for encode in encoders.values():
-            encode(texts[:7]), encode(texts)
-    assert sorted(seen) == sorted(map(tuple, model.tokenize(list(dict.fromkeys(texts)))))
-
-
 def test_embeddings_with_other_token_weights_are_computed_again(load, stsb):
     model, texts = load(), stsb.sentences
     variants = TrainingFreeEncoders(model, [4], TrainingFreeConfig(token_weights="idf"))
@@ -238,19 +220,6 @@ def test_random_embeddings_ignore_special_tokens(load):
     ids = model.tokenizer.backend.encode("the cat", add_special_tokens=False).ids
     expected = random_word_vectors(model.encoder.config.vocab_size, 16, seed=5)[ids].mean(0)
     np.testing.assert_allclose(one.encode(["the cat"])[0], expected.numpy(), atol=1e-6)
-
-
-def test_a_mean_vector_is_over_all_occurrences_of_its_word(load):
-    """The vectors of dog in two of the lines, with the special tokens of these sentences."""
-    model, lines = load(), ["the dog eats", "a dog in the park", "music"]
-    vectors = []
-    for line in lines[:2]:
-        ids = torch.tensor(model.tokenize([line]))
-        hidden = model.encoder(ids, torch.ones_like(ids))[0]
-        position = model.tokenizer.backend.encode(line).tokens.index("dog")
-        vectors.append(hidden[position])
-    expected = torch.stack(vectors).mean(0).detach().numpy()
-    np.testing.assert_allclose(static_model_from_text(model, lines).encode(["dog"])[0], expected, atol=1e-5)
 
 
 def test_an_error_leaves_a_training_model_in_training_mode(load, monkeypatch):
@@ -289,18 +258,6 @@ def test_models_of_different_width_are_an_error_of_one_line(score, load, tmp_pat
 
 
 # --------------------------------------------------------------------------------------------------- saving
-
-
-@pytest.mark.slow
-def test_a_saved_model_has_equal_embeddings_in_sentence_transformers(here, score, stsb, tmp_path):
-    from sentence_transformers import SentenceTransformer
-
-    lines = here / "lines.txt"
-    options = ["--layer", "2", "--token-weights", f"idf={lines}", "--postprocess", f"zscore={lines}"]
-    score(*options, "--save", tmp_path / "saved")
-    expected = SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode(stsb.sentences)
-    model = SentenceEncoder.from_pretrained(tmp_path / "saved")
-    assert_same_embeddings(model.encode(stsb.sentences), expected, 1e-5)
 
 
 NOT_SAVED = {

@@ -1,8 +1,8 @@
 """Compare pre-training objectives by layer: checkpoints of one ancestor, several seeds, and their sweeps.
 
-    python tests/bench/objectives.py --checkpoints CHECKPOINTS --runs RUNS --json docs/objectives.json
-    python tests/bench/objectives.py --json docs/objectives.json --plot docs/objectives.svg
-    python tests/bench/objectives.py --pairs PAIRS --json docs/pairs.json
+    python docs/research/objectives.py --checkpoints CHECKPOINTS --runs RUNS --json docs/objectives.json
+    python docs/research/objectives.py --json docs/objectives.json --plot docs/objectives.svg
+    python docs/research/objectives.py --pairs PAIRS --json docs/pairs.json
 
 CHECKPOINTS has a folder for each objective and seed of pre-training: mlm-0, mlm-1, rtd-0, ... RUNS has the
 runs of `train.py --ckpt CHECKPOINTS/mlm-0 --layer all --num-seeds 3 --task stsb`, and so on. The first
@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "docs/research")]
+sys.path.insert(0, str(ROOT))
 
 from linear_probes import load_generator, probe_layers  # noqa: E402
 

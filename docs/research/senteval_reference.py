@@ -1,7 +1,7 @@
 """Compare scores of transfer tasks with those of SentEval's own code, on the same embeddings.
 
     git clone https://github.com/facebookresearch/SentEval
-    python tests/bench/senteval_reference.py SentEval CHECKPOINT DATA_ROOT cr trec sst2 --layer 3
+    python docs/research/senteval_reference.py SentEval CHECKPOINT DATA_ROOT cr trec sst2 --layer 3
 
 DATA_ROOT holds senteval/, mrpc/ and so on, as python -m tmft data writes them. SentEval sorts, splits, fits
 and scores with its own code; the embeddings and the texts are the same. Its code needs CUDA and Python 3.10

@@ -1,7 +1,7 @@
 """Which layers of an encoder to keep: score subsets of them, and judge the rules that choose one.
 
-    python tests/bench/layer_subsets.py measure --text lines.txt --base all-mpnet-base-v2 --out runs/layers
-    python tests/bench/layer_subsets.py show
+    python docs/research/layer_subsets.py measure --text lines.txt --base all-mpnet-base-v2 --out runs/layers
+    python docs/research/layer_subsets.py show
 
 measure: run the parts below, or those that --parts names, and write the results of each into --json. What is
 in the folder already is not measured again, so that an interrupted command goes on. show: print the tables of
@@ -59,7 +59,7 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tmft import SentenceEncoder, linear_cka
 from tmft.bert import Layer
 from tmft.data import Examples
@@ -162,6 +162,7 @@ class Bench:
             [epoch] = fit(student, training_task, HEALING, seed)
             scores = self.score(student.eval(), teacher_cosine=epoch.dev["teacher_cosine"])
             if with_sts:
+                sys.path.insert(0, str(ROOT / "tests/bench"))
                 from students import sts_scores
 
                 scores["sts"] = sts_scores(student, self.data_root)
@@ -354,7 +355,7 @@ def measure_labels(bench: Bench) -> dict[str, Any]:
     }
     evidence = collect_evidence(model, bench.splits["train"].sentences[:RULE_SENTENCES], untrained)
     subsets = [*untrained]
-    records = [bench.tune_subset("minilm", model, subset, LABEL_RECIPE) for subset in subsets]
+    records = [bench.train_subset("minilm", model, subset, LABEL_RECIPE) for subset in subsets]
     predicted = np.array([one["cosines"] for one in records])
     listed = [{"layers": s} | without_cosines(one) for s, one in zip(subsets, records, strict=True)]
     return {"subsets": listed, "rules": judge_rules(evidence, subsets, predicted, bench.dev_scores)}
@@ -397,7 +398,7 @@ def measure_twins(bench: Bench) -> dict[str, Any]:
     records = {}
     for name in COMPARED_TWINS:
         model = SentenceEncoder.from_pretrained(ROOT / "data/twins" / name, pooling="mean")
-        records[name] = [bench.tune_subset(name, model, subset, TWIN_RECIPE) for subset in sample]
+        records[name] = [bench.train_subset(name, model, subset, TWIN_RECIPE) for subset in sample]
     tuned = {name: np.array([one["cosines"] for one in of_twin]) for name, of_twin in records.items()}
     return {
         "dev": scores,
