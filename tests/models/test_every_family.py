@@ -22,7 +22,7 @@ from conftest import (
     training_task,
     vocabulary_folder,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from random_configs import LONGEST, RANDOM_CONFIGS
 from safetensors.torch import load_file
@@ -148,7 +148,7 @@ def test_every_family_has_random_configurations():
 
 
 @pytest.mark.parametrize("model_type", NAMES)
-@settings(max_examples=CASES, suppress_health_check=list(HealthCheck))
+@settings(max_examples=CASES, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(rng=RANDOM)
 def test_every_hidden_state_is_that_of_transformers_alone_and_packed_in_short_and_in_long_rows(
     model_type, rng
