@@ -24,6 +24,7 @@ from tmft.checkpoints.st_folder import (
     ModelSettings,
     ModuleEntry,
     SavedModule,
+    default_pooling,
     find_chain_problem,
     merge_settings,
     parse_module_config,
@@ -263,11 +264,13 @@ class ModelFolder:
 
     # ------------------------------------------------------------- the settings beside those of the encoder
 
-    def settings(self, with_modules: bool = True) -> ModelSettings:
+    def settings(self, pooling: str | None = None) -> ModelSettings:
         """Return the settings in the folder, besides those of the encoder and the tokenizer.
 
-        with_modules: False ignores token weights, the modules after the pooling, the number of dimensions to
-        keep and the similarity function; the files of the modules are then not read.
+        pooling: the one that is used instead of that of the folder. If it is given, token weights, the
+        modules after the pooling, the number of dimensions to keep and the similarity function are ignored,
+        and the files of the modules are not read. If there is none anywhere, it is the usual one of the
+        architecture.
         Raises InputError if a file is damaged, or if tmft cannot run one of the modules.
         """
         names = (*map(self.in_encoder, TRANSFORMER_CONFIG_FILES), *TRANSFORMER_CONFIG_FILES)
@@ -277,37 +280,28 @@ class ModelFolder:
         transformer_config = self.parse_json(of_encoder, parse_transformer_config)
         pooling_folder = self.subfolder_of("Pooling") if self.modules else "1_Pooling"
         pooling_config: dict[str, Any] = {}
-        if pooling_folder is not None and with_modules:
+        if pooling_folder is not None and pooling is None:
             pooling_config = self.parse_json(f"{pooling_folder}/config.json", parse_pooling_config)
         with reading(self.path):
             settings = merge_settings(st_config, tmft_json, transformer_config, pooling_config)
-        first = self.modules[0].kind if self.modules else "Transformer"
-        if first not in ("Transformer", STATIC_EMBEDDING):
-            raise InputError(
-                f"{self.path}/modules.json begins with a {first}, which tmft cannot run: use a model whose "
-                "first module is the Transformer of sentence-transformers"
-            )
-        if not with_modules:
+        self.check_encoder_class()
+        if pooling is not None:
             return replace(
                 settings,
+                pooling=pooling,
                 similarity_fn_name="cosine",
                 truncate_dim=None,
                 token_weights=None,
                 include_prompt=True,
             )
-        if problem := self.modules and find_chain_problem([module.kind for module in self.modules]):
-            raise InputError(
-                f"{self.path}/modules.json {problem}, which tmft cannot run: name a `pooling`, which is then "
-                "used without modules after it",
-                "pooling",
-            )
+        settings.pooling = settings.pooling or self.usual_pooling()
         if (similarity := settings.similarity_fn_name) not in SIMILARITIES:
             log.warning(
                 "%s has similarity_fn_name %s: embeddings are compared by their cosine", self.path, similarity
             )
             settings.similarity_fn_name = "cosine"
         if (word_weights := self.subfolder_of(WORD_WEIGHTS)) is not None:
-            if (settings.pooling or "mean") != "mean" and self.find("tmft.json") is None:
+            if settings.pooling != "mean" and self.find("tmft.json") is None:
                 raise InputError(
                     f"{self.path} weights tokens ({WORD_WEIGHTS}) before the pooling {settings.pooling!r}, "
                     "which tmft cannot run: name a `pooling`, which is then used without these weights and "
@@ -315,10 +309,38 @@ class ModelFolder:
                     "pooling",
                 )
             settings.word_weights = self.read_word_weights(word_weights)
-        settings.modules = [
-            self.read_module(module) for module in self.modules if module.kind in HEAD_MODULES
-        ]
+        settings.modules = self.read_head_modules()
         return settings
+
+    def check_encoder_class(self) -> None:
+        """Raise InputError if the encoder is of a class that sentence-transformers does not have."""
+        first = self.modules[0].kind if self.modules else "Transformer"
+        if first not in ("Transformer", STATIC_EMBEDDING):
+            raise InputError(
+                f"{self.path}/modules.json begins with a {first}, which tmft cannot run: use a model whose "
+                "first module is the Transformer of sentence-transformers"
+            )
+
+    def usual_pooling(self) -> str:
+        """Return the pooling of a folder that states none, and log it: the usual one of its architecture."""
+        pooling = "mean" if self.modules else default_pooling(self.config_dict)
+        log.log(
+            logging.INFO if pooling == "mean" else logging.WARNING,
+            "%s states no pooling: its architecture is usually pooled by %s, which is used",
+            self.name,
+            pooling,
+        )
+        return pooling
+
+    def read_head_modules(self) -> list[SavedModule]:
+        """Read the modules after the pooling. Raises InputError if tmft cannot run all modules in order."""
+        if problem := self.modules and find_chain_problem([module.kind for module in self.modules]):
+            raise InputError(
+                f"{self.path}/modules.json {problem}, which tmft cannot run: name a `pooling`, which is then "
+                "used without modules after it",
+                "pooling",
+            )
+        return [self.read_module(module) for module in self.modules if module.kind in HEAD_MODULES]
 
     def read_module(self, module: ModuleEntry) -> SavedModule:
         """Read a module after the pooling. Raises InputError if tmft cannot run it or a file is damaged."""

@@ -18,7 +18,7 @@ from tmft.checkpoints.model_card import PLACEHOLDER_PATH, ModelCardData, UsageIn
 from tmft.checkpoints.model_folder import ST_CONFIG_FILES, ModelFolder
 from tmft.checkpoints.save import compatibility_note, has_pooler, save_encoder, transformers_class
 from tmft.checkpoints.saved_modules import load_modules, to_saved_modules
-from tmft.checkpoints.st_folder import ModelSettings, check_static_config, default_pooling, settings_to_files
+from tmft.checkpoints.st_folder import ModelSettings, check_static_settings, settings_to_files
 from tmft.checkpoints.tokenizers import load_tokenizer, tokenizer_to_files
 from tmft.embedding.layer_mix import format_layer_mix, layer_mix_width, parse_layer_mix
 from tmft.embedding.modules import Dense
@@ -70,16 +70,8 @@ def model_from_folder(
     dtype: str | torch.dtype,
 ) -> "SentenceEncoder":
     """Return the model in an opened folder. The parameters are those of load_sentence_encoder."""
-    saved = folder.settings(with_modules=pooling is None)
-    if not (pooling := pooling or saved.pooling):
-        pooling = "mean" if folder.modules else default_pooling(folder.config_dict)
-        log.log(
-            logging.INFO if pooling == "mean" else logging.WARNING,
-            "%s states no pooling: its architecture is usually pooled by %s, which is used",
-            folder.name,
-            pooling,
-        )
-
+    saved = folder.settings(pooling)
+    pooling = saved.pooling or "mean"
     tokenizer = load_tokenizer(folder, saved.lower_case, saved.max_length)
     components = required_components(pooling)
     layers = parse_layer_mix(saved.layer_mix if layer is None else layer)
@@ -126,13 +118,11 @@ def save_sentence_encoder(
 ) -> None:
     """Write the folder of a model. `SentenceEncoder.save_pretrained` explains the parameters."""
     folder, dtype = Path(folder), dtype or model.dtype
-    check_can_be_saved(model)
-    settings = collect_settings(model)
-    pooled_width = layer_mix_width(model.layers, model.encoder.config)
+    settings = check_can_be_saved(model)
     padding_side = FAMILIES[model.encoder.config.model_type].padding_side
     tokenizer_files = tokenizer_to_files(model.tokenizer, model.max_length, padding_side)
     is_static = not model.tokenizer.add_special_tokens
-    settings_files = settings_to_files(settings, pooled_width, model.tokenizer.vocabulary, is_static, dtype)
+    settings_files = settings_to_files(settings, model.tokenizer.vocabulary, is_static, dtype)
     with replacing_files(folder, stale=ST_CONFIG_FILES) as new:
         save_encoder(model.encoder, new, dtype=dtype)
         for name, content in (tokenizer_files | settings_files).items():
@@ -140,11 +130,12 @@ def save_sentence_encoder(
         write_file(new / "README.md", sentence_model_card(model))
 
 
-def check_can_be_saved(model: "SentenceEncoder") -> None:
-    """Raise InputError if a model has something that save_sentence_encoder cannot save."""
-    config = collect_settings(model)
+def check_can_be_saved(model: "SentenceEncoder") -> ModelSettings:
+    """Return the settings of a model. Raises InputError if it has something that cannot be saved."""
+    settings = collect_settings(model)
     if not model.tokenizer.add_special_tokens:
-        check_static_config(config)
+        check_static_settings(model.pooling, model.token_weights is not None)
+    return settings
 
 
 def collect_settings(model: "SentenceEncoder") -> ModelSettings:
@@ -165,6 +156,7 @@ def collect_settings(model: "SentenceEncoder") -> ModelSettings:
         truncate_dim=model.truncate_dim,
         include_prompt=model.include_prompt,
         layer_mix=format_layer_mix(model.layers) if model.layers else None,
+        token_width=layer_mix_width(model.layers, model.encoder.config),
         token_weights="no-prompt" if positional else None,
         word_weights=None if weights is None or positional else weights.table.cpu(),
         modules=to_saved_modules(model.head_modules),

@@ -117,6 +117,7 @@ class ModelSettings:
     truncate_dim: how many dimensions of an embedding are kept, the first ones; None keeps all.
     include_prompt: whether the tokens of a prompt are pooled.
     layer_mix: the hidden states whose mean is pooled, such as "1+12"; None means the last hidden state.
+    token_width: the dimensions of the token vectors that are pooled, to be written; 0 if it is not known.
     token_weights: the name of token weights that depend on positions, "no-prompt"; None if there are none.
     word_weights: (V,) float32, the weight of each token of the vocabulary in mean pooling; None if all
     weights are equal.
@@ -132,6 +133,7 @@ class ModelSettings:
     truncate_dim: int | None = None
     include_prompt: bool = True
     layer_mix: str | None = None
+    token_width: int = 0
     token_weights: str | None = None
     word_weights: Tensor | None = None
     modules: list[SavedModule] = field(default_factory=list)
@@ -375,12 +377,12 @@ def default_pooling(config: dict[str, Any]) -> str:
 # ------------------------------------------------------------------------------- writing
 
 
-def check_static_config(config: ModelSettings) -> None:
-    """Raise InputError if a static model cannot be saved with these settings.
+def check_static_settings(pooling: str, has_token_weights: bool) -> None:
+    """Raise InputError if a static model cannot be saved with a pooling and token weights.
 
     Its folder has no Pooling module, so the pooling has to be the plain mean.
     """
-    if config.word_weights is not None or config.token_weights or config.pooling != "mean":
+    if has_token_weights or pooling != "mean":
         raise InputError(
             "a static model can be saved with the plain mean only: remove token_weights, and "
             "choose `pooling` mean",
@@ -390,11 +392,11 @@ def check_static_config(config: ModelSettings) -> None:
 
 
 def settings_to_files(
-    config: ModelSettings, hidden_size: int, vocabulary: list[str], is_static: bool, dtype: torch.dtype
+    config: ModelSettings, vocabulary: list[str], is_static: bool, dtype: torch.dtype
 ) -> dict[str, str | Callable[[Path], None]]:
     """Return {file name: content} of the settings, in files that all sentence-transformers versions read.
 
-    A content is what write_file takes. hidden_size: the dimensions of the token vectors that are pooled.
+    A content is what write_file takes.
     vocabulary: the tokens in the order of their ids, which are written with the word weights. is_static:
     whether the model is static. dtype: the dtype of the encoder and of the modules after the pooling, because
     sentence-transformers needs the same one in both.
@@ -435,7 +437,7 @@ def settings_to_files(
             {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
             for n, (path, kind) in enumerate(kinds.items())
         ],
-        "1_Pooling/config.json": pooling_config(pooling, hidden_size, config.include_prompt),
+        "1_Pooling/config.json": pooling_config(pooling, config.token_width, config.include_prompt),
         "sentence_bert_config.json": {"max_seq_length": config.max_length, "do_lower_case": False},
         "config_sentence_transformers.json": {
             "__version__": versions,

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tmft.checkpoints.model_folder import ModelFolder
+from tmft.checkpoints.st_folder import check_static_settings
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.encoder import EncoderConfig
 from tmft.errors import InputError, describe_error
@@ -63,6 +64,8 @@ def expand_grid(
     for ckpt in ckpts:
         original = ModelFolder.open(ckpt, weights=False)
         config = original.config()
+        if original.is_static:
+            check_static_settings(base_config.pooling or "mean", bool(base_config.token_weights))
         if base_config.keep_layers:
             depths = [num_kept_layers(base_config.keep_layers, config)]
         else:

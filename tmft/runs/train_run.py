@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tmft.callbacks import Callback
-from tmft.checkpoints.sentence_folder import check_can_be_saved, describe_compatibility
+from tmft.checkpoints.sentence_folder import describe_compatibility
 from tmft.data import Examples
 from tmft.datasets.task_lookup import subsample_train
 from tmft.device import choose_precision
@@ -89,7 +89,6 @@ def train_run(
         if config.token_weights:
             sentences = [sentence for splits in data.values() for sentence in splits["train"].sentences]
             model.set_token_weights(config.token_weights, sentences)
-        check_can_be_saved(model)  # now, and not after the first epoch
         data = subsample_train(data, config.train_fraction, config.seed)
         tasks = make_training_tasks(config.task, model.dimensions, data, config.loss_weights)
 
