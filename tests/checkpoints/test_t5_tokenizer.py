@@ -12,7 +12,7 @@ from spm_model import tiny_t5_spm
 from tokenizer_forms import random_texts
 from tokenizers import Tokenizer, normalizers, processors
 
-from tmft.checkpoints.sentencepiece import check_character_map, read_spm
+from tmft.checkpoints.sentencepiece import read_spm
 from tmft.checkpoints.tokenizers import load_tokenizer, tokenizer_to_files
 from tmft.embedding.prompts import Prompt
 from tmft.encoder import UNLIMITED_LENGTH
@@ -180,29 +180,33 @@ DAMAGE = {
 }
 
 
+@pytest.mark.parametrize("tokenizer_class", ["T5Tokenizer", "PreTrainedTokenizerFast"])
 @pytest.mark.parametrize("name", DAMAGE)
-def test_a_damaged_character_map_is_refused(name, spiece, tmp_path):
-    (tmp_path / "spiece.model").write_bytes(spiece)
-    whole = read_spm(tmp_path / "spiece.model").character_map
-    check_character_map(whole)  # raises nothing
-    with pytest.raises(ValueError, match="a damaged character map"):
-        check_character_map(DAMAGE[name](whole))
-
-
-@pytest.mark.parametrize("name", ["T5Tokenizer", "PreTrainedTokenizerFast"])
-def test_a_damaged_character_map_in_a_tokenizer_json_is_refused(name, json_folder):
-    (json_folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
+def test_a_damaged_character_map_is_one_line_or_changes_nothing(name, tokenizer_class, json_folder):
+    """Some damage shows only at a text; no text gets other ids than with the whole map."""
+    (json_folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": tokenizer_class}))
+    expected = ids(load_tokenizer(json_folder), TEXTS)
     stored = json.loads((json_folder / "tokenizer.json").read_text())
-    whole = base64.b64decode(stored["normalizer"]["precompiled_charsmap"])
-    damaged = DAMAGE["steps out of the trie"](whole)
+    damaged = DAMAGE[name](base64.b64decode(stored["normalizer"]["precompiled_charsmap"]))
     stored["normalizer"]["precompiled_charsmap"] = base64.b64encode(damaged).decode()
     (json_folder / "tokenizer.json").write_text(json.dumps(stored))
-    with pytest.raises(InputError, match="tokenizer.json cannot be read .*character map"):
-        load_tokenizer(json_folder)
+    refused = 0
+    try:
+        tokenizer = load_tokenizer(json_folder)
+        for text, expected_ids in zip(TEXTS, expected, strict=True):
+            try:
+                assert ids(tokenizer, [text]) == [expected_ids]
+            except InputError as error:
+                assert "\n" not in str(error)
+                refused += 1
+    except InputError as error:
+        assert "\n" not in str(error) and "tokenizer.json cannot be read" in str(error)
+        refused = len(TEXTS)
+    assert refused > 100 or name == "half a unit"
 
 
-def test_a_file_with_wrong_bytes_is_refused_or_read_but_never_a_panic(spiece, tmp_path):
-    """Anywhere, in the trie, at its begin; a panic of the tokenizers library would be no Exception."""
+def test_a_file_with_wrong_bytes_is_refused_or_read_in_one_line(spiece, tmp_path):
+    """Anywhere, in the trie, at its begin; a panic of the tokenizers library is no Exception."""
     chance, path = random.Random(0), tmp_path / "spiece.model"
     path.write_bytes(spiece)
     whole = read_spm(path).character_map
