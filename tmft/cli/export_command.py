@@ -37,7 +37,7 @@ from tmft.cli.parser import CommandLineParser
 from tmft.datasets.task_lookup import read_split
 from tmft.device import choose_device
 from tmft.errors import InputError
-from tmft.evaluation.evaluators import EVALUATORS
+from tmft.evaluation.evaluators import Evaluation
 from tmft.export.export import DTYPES, FORMATS, QUANTIZED_DTYPES, export, folder_size
 from tmft.export.push_to_hub import push_to_hub, resolve_repo_id
 from tmft.io.atomic import check_output_folder
@@ -59,8 +59,8 @@ def main(argv: list[str] | None = None) -> None:
         calibration_lines = read_calibration_lines(args.calibration_lines)
     result = FineTunedRun(args.model).result
     name, task = only_similarity_task(tasks_from_args(args, ["sample"]))
-    read = cache(partial(read_split, task))
-    sentences = read(args.split).sentences
+    evaluation = Evaluation(task, cache(partial(read_split, task)), args.split)
+    sentences = evaluation.examples.sentences
     repo_id = args.push_to_hub and resolve_repo_id(args.push_to_hub)
     dtype = "auto" if args.dtype == "auto" else "float32"
     original = exported = load_model(args, choose_device(args.device), dtype).to("cpu")
@@ -80,8 +80,7 @@ def main(argv: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.folder or Path(scratch) / "model"
         before = torch.from_numpy(original.encode(sentences))
-        evaluate = partial(EVALUATORS[task.task_type], task=task, read_split=read, split=args.split)
-        score_of = lambda x: evaluate(lambda texts: x)[task.metric]  # noqa: E731
+        score_of = lambda x: evaluation.score(lambda texts: x)[task.metric]  # noqa: E731
         if exported is not original and math.isnan(score_of(torch.from_numpy(exported.encode(sentences)))):
             problem = (
                 f"prune_vocabulary {args.prune_vocabulary}: the text is too short, all embeddings become"

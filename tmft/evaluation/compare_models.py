@@ -49,11 +49,11 @@ def compare_models(
     """
     differences = {}
     with progress_bar(len(evaluations[0]), "tasks", desc="evaluate") as progress:
-        for seed, name in enumerate(evaluations[0]):
+        for seed, (name, evaluation) in enumerate(evaluations[0].items()):
             both = []
-            for make, evaluation in zip(make_encoders, (own[name] for own in evaluations), strict=True):
-                [encode] = make(evaluation.unlabeled_texts).values()
-                both.append((evaluation.score(encode), evaluation.predict(encode)))
+            for make, own in zip(make_encoders, evaluations, strict=True):
+                [encode] = make(own[name].unlabeled_texts).values()
+                both.append((own[name].score(encode), own[name].predict(encode)))
             first, second = both
             metric, labels = evaluation.task.metric, evaluation.examples.labels
             differences[name] = score_difference(metric, first, second, labels, seed)

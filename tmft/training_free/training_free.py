@@ -14,6 +14,7 @@ from statistics import mean
 import torch
 from torch import Tensor, nn
 
+from tmft.device import progress_bar
 from tmft.embedding.token_weights import NEEDS_TEXT
 from tmft.errors import InputError
 from tmft.evaluation.classification import EncodeFunction
@@ -214,9 +215,11 @@ def score_random_embeddings(
     random_models = [random_static_model(model, seed=seed) for seed in range(NUM_RANDOM_MODELS)]
     baselines = [TrainingFreeEncoders(random, [0], config.without_prompt) for random in random_models]
     scores = {}
-    for name, evaluation in evaluations.items():
-        if evaluation.objective is None or not evaluation.objective.has_head:
-            with suppress(InputError):  # too few sentences for the many dimensions of the random embeddings
-                texts, metric = evaluation.unlabeled_texts, evaluation.task.metric
-                scores[name] = mean(evaluation.score(one.encoders(texts)[0])[metric] for one in baselines)
+    with progress_bar(len(evaluations), "tasks", desc="random embeddings") as progress:
+        for name, evaluation in evaluations.items():
+            if evaluation.objective is None or not evaluation.objective.has_head:
+                with suppress(InputError):  # too few sentences for the many dimensions of random embeddings
+                    texts, metric = evaluation.unlabeled_texts, evaluation.task.metric
+                    scores[name] = mean(evaluation.score(one.encoders(texts)[0])[metric] for one in baselines)
+            progress.update()
     return scores
