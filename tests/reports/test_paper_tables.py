@@ -86,17 +86,6 @@ def test_names_of_files_are_plain_and_differ():
     assert len(file_stem("a" * 500, used)) == 60
 
 
-def test_one_csv_has_every_score_of_every_run_not_rounded(runs, tmp_path):
-    report.main([str(runs), "--out", str(tmp_path / "out")])
-    with open(tmp_path / "out/runs.csv", newline="") as file:
-        lines = list(csv.DictReader(file))
-    assert list(lines[0])[:5] == ["task", "run", "checkpoint", "init", "pretrained_on"]
-    assert len(lines) == 4 * 2 * 2  # runs, splits, metrics
-    assert [line["score"] for line in lines if line["seed"] == "1" and line["layer"] == "3"][2:] == ["", ""]
-    assert {line["layer"] for line in lines if line["best_on_dev"] == "True"} == {"3"}
-    assert {line["metric"] for line in lines if line["selects_epoch"] == "True"} == {"spearman"}
-
-
 def test_the_speed_of_runs_is_the_median_over_their_epochs():
     runs = [{"epochs": [{"pairs_per_second": value} for value in (100.0, 500.0, 120.0)]}, {}]
     assert run_speed(runs) == 120 and run_speed([{}]) is None

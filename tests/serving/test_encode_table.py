@@ -7,7 +7,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from conftest import ALONE, SENTENCES, tiny_model
-from test_encode_file import interrupt
+from test_encode_file import interrupt, write_lines
 
 import tmft.serving.encode_file as encoding
 from tmft import SentenceEncoder
@@ -51,7 +51,7 @@ def test_row_i_is_the_text_of_row_i(kind, tmp_path):
 def test_a_column_and_the_file_of_its_lines_have_one_record(tmp_path):
     """So the embeddings of a column can be searched with the lines."""
     model, lines = tiny_model(), [text for text in TEXTS if "\n" not in text]
-    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_lines(tmp_path / "lines.txt", lines)
     encode_file(model, write_table(tmp_path, "csv", lines), tmp_path / "x.npy", ALONE, "text")
     encode_file(model, tmp_path / "lines.txt", tmp_path / "y.npy", ALONE)
     assert metadata_path(tmp_path / "x.npy").read_bytes() == metadata_path(tmp_path / "y.npy").read_bytes()
@@ -141,7 +141,9 @@ def test_columns_that_cannot_be_kept_are_refused_before_anything_is_embedded(nam
 
 def test_a_search_in_a_column_finds_its_texts(tiny_folder, tmp_path, capsys):
     model, table = SentenceEncoder.from_pretrained(tiny_folder), write_table(tmp_path, "csv")
-    expected = nearest_lines(model, "a cat", write_lines(tmp_path, [t for t in TEXTS if "\n" not in t]), 3)
+    expected = nearest_lines(
+        model, "a cat", write_lines(tmp_path / "lines.txt", [t for t in TEXTS if "\n" not in t]), 3
+    )
     found = nearest_lines(model, "a cat", table, 99, column="text")
     assert [pair for pair in found if "\n" not in pair[1]][:3] == expected
     encode_file(model, table, tmp_path / "x.npy", ALONE, "text")
@@ -151,12 +153,6 @@ def test_a_search_in_a_column_finds_its_texts(tiny_folder, tmp_path, capsys):
     assert output[0].split("  ")[1] == "a cat?and a dog" == found[0][1].replace("\n", "?")
     with pytest.raises(InputError, match="is a table: column names the one with its texts"):
         nearest_lines(model, "a cat", table)
-
-
-def write_lines(folder, lines):
-    path = folder / "lines.txt"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
 
 
 def test_an_empty_table_gives_an_empty_parquet_file(tmp_path):

@@ -196,18 +196,6 @@ def test_embeddings_whose_last_file_is_missing_are_computed_again(place):
     assert (folder / "about.json").is_file()
 
 
-@pytest.mark.parametrize("name", ["vectors.npy", "text.txt"])
-@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"\xff\xfe\xfa", None])
-def test_damaged_embeddings_are_one_clear_line(content, name, place):
-    teacher_examples(make_task(place), "train", [])
-    [folder] = (place / "data/taught").iterdir()
-    whole = (folder / name).read_bytes()
-    (folder / name).write_bytes(whole[: len(whole) // 2] if content is None else content)
-    with pytest.raises(InputError) as error:
-        teacher_examples(make_task(place), "train", [])
-    assert "\n" not in str(error.value)
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
