@@ -14,7 +14,7 @@ import pytest
 from tmft import InputError
 from tmft.reports import plots
 from tmft.reports.comparisons import LayerComparison
-from tmft.reports.drawing import COLORS, GRAY, line_style, log_ticks
+from tmft.reports.drawing import COLORS, GRAY, line_style, log_ticks, save_figure
 from tmft.reports.plots import pareto_front, short_names
 from tmft.runs.sweeps import Sweep, group_into_sweeps
 
@@ -356,3 +356,20 @@ def test_what_cannot_be_drawn_is_a_one_line_error(draw, what, path, message, tmp
     with pytest.raises(InputError, match=re.escape(message)):
         draw(what, Path(path))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", [".png", ".pdf", ".svg"])
+def test_a_figure_that_does_not_fit_on_the_disk_is_one_line(kind, tmp_path):
+    """The writers of matplotlib fail a second time when they close the file."""
+    pytest.importorskip("matplotlib")
+    resource = pytest.importorskip("resource", reason="this system has no limit of a file's size")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+        with pytest.raises(
+            InputError, match=rf"cannot write .*figure\{kind} .*: check space and permissions"
+        ):
+            save_figure(lambda axes: axes.plot([1, 2], [3, 4]), tmp_path / f"figure{kind}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []

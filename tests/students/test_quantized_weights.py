@@ -13,6 +13,7 @@ from tmft.export.numpy_encoder import Encoder
 from tmft.loss import CosineMSE
 from tmft.packing import pack
 from tmft.runs.run_config import FineTuningRecipe
+from tmft.students.quantized_weights import QuantizedWeights
 from tmft.tasks import TASKS
 
 PAIRS = ["a man plays", "the cat eats", "music"], ["the man plays", "a dog eats", "a cat"]
@@ -75,3 +76,25 @@ def test_four_bits_have_few_values():
     weight = model.encoder.layers[0].attention.query.weight.detach()  # (24, 24): a row is one group
     assert max(len(row.unique()) for row in weight) <= 16
     assert "w.int4" in pack_weights({"w": weight}, "int4")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state["exact"].popitem(),
+        lambda state: state["exact"].update({next(iter(state["exact"])): torch.zeros(1)}),
+        lambda state: state["scales"].update({next(iter(state["scales"])): torch.ones(1).half()}),
+        lambda state: state.update(dtypes={}),
+    ],
+)
+def test_a_saved_state_has_the_weights_of_the_model(change):
+    """torch reads outside the memory of a tensor that is too small."""
+    model = tiny_model()
+    weights = QuantizedWeights(model, "int4")
+    weights.exact = {name: weight.detach().clone() for name, weight in weights.trained_weights().items()}
+    weights.search_scales()
+    state = deepcopy(weights.state_dict())
+    weights.load_state_dict(deepcopy(state))
+    change(state)
+    with pytest.raises(ValueError, match="QuantizedWeights"):
+        weights.load_state_dict(state)

@@ -8,6 +8,7 @@ from torch import Tensor
 from tmft.callbacks import Callback, LoopState
 from tmft.checkpoints.compact import round_weight, search_scales, storage_dtype
 from tmft.sentence_encoder import SentenceEncoder
+from tmft.training.checkpointing import check_same_form
 
 SEARCH_EVERY = 100  # steps after which new scales are searched, which takes as long as some three steps
 
@@ -77,4 +78,5 @@ class QuantizedWeights(Callback):
         return {"exact": self.exact, "scales": self.scales}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        check_same_form(state, self.state_dict(), type(self).__name__)
         self.exact, self.scales = state["exact"], state["scales"]
