@@ -137,6 +137,8 @@ def test_the_command_writes_a_student_that_train_accepts_at_once(lines, tmp_path
     assert SentenceEncoder.from_pretrained(folder).encode("A cat.").shape == (128,)
     with pytest.raises(InputError, match="exists already"):
         student_command.main(arguments)
+    with pytest.raises(InputError, match="^num_layers -1: choose 0 or more$"):
+        student_command.main([str(TWIN), str(tmp_path / "x"), "--text", str(text), "--num-layers", "-1"])
 
 
 def test_the_command_shows_progress_while_a_large_teacher_embeds_its_tokens(

@@ -27,12 +27,12 @@ from tmft.checkpoints.compact import NUMBER_RANGES
 from tmft.checkpoints.sentence_folder import check_can_be_saved
 from tmft.data import Examples
 from tmft.datasets.task_lookup import get_task, read_all_splits
-from tmft.errors import MAX_COUNT, SEED_RANGE, InputError, check_arguments, check_choice, check_range
+from tmft.errors import SEED_RANGE, InputError, check_arguments, check_choice, check_range
 from tmft.loop import Recipe, fit
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.students.distillation_data import MAX_DEV_LINES, deduplicate
 from tmft.students.distillation_loss import EmbeddingDistillation
-from tmft.students.narrow_models import check_hidden_size, narrow_student
+from tmft.students.narrow_models import check_shape, narrow_student
 from tmft.students.quantized_weights import QuantizedWeights
 from tmft.students.vocabulary_pruning import prune_vocabulary
 from tmft.tasks import TASKS
@@ -81,10 +81,9 @@ def distill(
     check_arguments(locals(), get_type_hints(distill))
     check_range("seed", seed, *SEED_RANGE)
     if hidden_size is None:
-        check_range("layers", layers, 1, len(teacher.encoder.layers))
+        kept_layers = space_layers_evenly(layers, len(teacher.encoder.layers))
     else:
-        check_range("layers", layers, 0, MAX_COUNT)
-        check_hidden_size(hidden_size, teacher)
+        check_shape(layers, hidden_size, teacher)
     if vocab_size is not None:
         check_range("vocab_size", vocab_size, 1, len(teacher.tokenizer.vocabulary))
     if quantization is not None:
@@ -100,7 +99,6 @@ def distill(
     Random(seed).shuffle(lines)
     torch.manual_seed(seed)
     if hidden_size is None:
-        kept_layers = space_layers_evenly(layers, len(teacher.encoder.layers))
         student = deepcopy(teacher).float()
         student.encoder.keep_layers(kept_layers)
         check_can_be_saved(student)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tmft.embedding.modules import Dense, Normalize
-from tmft.errors import InputError, check_range
+from tmft.errors import MAX_COUNT, InputError, check_range
 from tmft.models.bert_families import ElectraConfig
 from tmft.models.families import FAMILIES, config_from_dict, convert_to_bert, empty_encoder, random_encoder
 from tmft.sentence_encoder import SentenceEncoder
@@ -52,10 +52,10 @@ def narrow_student(
     bias of the Dense. Tokens are weighted by the square root of their frequency.
     Source: the embeddings of single tokens are the idea of Model2Vec (van Dongen and Tulkens 2024).
 
-    Raises InputError for a hidden_size or vocab_size out of range, and for a vocab_size with a tokenizer from
-    which no tokens can be removed.
+    Raises InputError for layers, a hidden_size or a vocab_size out of range, and for a vocab_size with a
+    tokenizer from which no tokens can be removed.
     """
-    check_hidden_size(hidden_size, teacher)
+    check_shape(layers, hidden_size, teacher)
     counts = token_counts(teacher, lines)  # (number of the teacher's tokens,)
     tokenizer, kept = teacher.tokenizer, list(range(len(teacher.tokenizer.vocabulary)))
     if vocab_size is not None:
@@ -86,8 +86,9 @@ def narrow_student(
     return SentenceEncoder(encoder, tokenizer, "mean", max_length, [dense, Normalize()]).eval()
 
 
-def check_hidden_size(hidden_size: int, teacher: SentenceEncoder) -> None:
-    """Raise InputError unless a student of this teacher can have this hidden size."""
+def check_shape(layers: int, hidden_size: int, teacher: SentenceEncoder) -> None:
+    """Raise InputError unless a student of this teacher can have so many layers of this hidden size."""
+    check_range("layers", layers, 0, MAX_COUNT)
     check_range("hidden_size", hidden_size, HEAD_SIZE, teacher.dimensions)
     if hidden_size % HEAD_SIZE:
         raise InputError(f"hidden_size {hidden_size}: choose a multiple of {HEAD_SIZE}", "hidden_size")
