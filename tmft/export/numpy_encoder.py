@@ -294,9 +294,8 @@ def check_config(config: dict[str, Any]) -> None:
     check(config["hidden_act"] in HIDDEN_ACTIVATIONS, f"hidden_act is {config['hidden_act']!r}")
     position_type = config.get("position_embedding_type", "absolute")
     check(position_type == "absolute", f"position_embedding_type is {position_type!r}")
-    check_sizes(config, "vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings")
-    check_sizes(config | {"embedding_size": config.get("embedding_size", 1)}, "embedding_size")
-    check_sizes(config, "num_attention_heads")
+    sizes = "vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings", "num_attention_heads"
+    check_sizes({"embedding_size": 1} | config, "embedding_size", *sizes)
     check(config["hidden_size"] % head_count == 0, f"num_attention_heads is {head_count}")
     layers, epsilon = config["num_hidden_layers"], config["layer_norm_eps"]
     check(type(layers) is int and 0 <= layers <= 1000, f"num_hidden_layers is {layers!r}")
@@ -311,9 +310,10 @@ def is_cls_pooling(config: dict[str, Any], width: int) -> bool:
     if modes not in (["pooling_mode_cls_token"], ["pooling_mode_mean_tokens"]):
         raise ValueError(f"the Pooling has the poolings {modes}, expected the mean or cls")
     are_flags = all(value is True or value is False for value in flags.values())
-    others = {name: value for name, value in config.items() if name not in flags}
-    known = {"word_embedding_dimension": width, "include_prompt": True}
-    check(are_flags and others.items() <= known.items(), f"the Pooling has {config}")
+    others = config.keys() - flags.keys() - {"word_embedding_dimension", "include_prompt"}
+    includes_prompt = config.get("include_prompt", True) is True
+    is_known = are_flags and not others and includes_prompt
+    check(is_known and config.get("word_embedding_dimension", width) == width, f"the Pooling has {config}")
     return modes == ["pooling_mode_cls_token"]
 
 
