@@ -128,10 +128,6 @@ REFUSED = {
         tiny_model,
         {"format": "openvino", "dtype": "int8"},
     ),
-    "calibration_lines have no effect with format compact: remove them": (
-        tiny_model,
-        {"format": "compact", "dtype": "int4", "calibration_lines": ["a man"]},
-    ),
     "calibration_lines have no effect with dtype float32: choose int8, or remove them": (
         tiny_model,
         {"format": "onnx", "calibration_lines": ["a man"]},

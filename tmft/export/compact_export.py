@@ -5,6 +5,7 @@ folder as encode.py, computes the embeddings.
 """
 
 import shutil
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tmft.checkpoints.sentence_folder import collect_settings
 from tmft.embedding.modules import Dense, Normalize
 from tmft.errors import InputError
 from tmft.export import numpy_encoder
+from tmft.export.calibrated_rounding import round_with_calibration
 from tmft.io.atomic import write_file
 from tmft.sentence_encoder import SentenceEncoder
 
@@ -57,8 +59,16 @@ def write_compact(model: SentenceEncoder, folder: Path, dtype: torch.dtype) -> N
     shutil.copyfile(numpy_encoder.__file__, folder / ENCODER_FILE)
 
 
-def quantize_compact(folder: Path, dtype: str) -> None:
-    """Convert the weights in a model folder to "int4" or "int8", each to the nearest number."""
+def quantize_compact(folder: Path, dtype: str, calibration_lines: Sequence[str]) -> None:
+    """Convert the weights in a model folder to "int4" or "int8".
+
+    calibration_lines: the linear maps are rounded so that they change little for these; if there are none, so
+    that their weights change little.
+    """
+    if calibration_lines:
+        model = SentenceEncoder.from_pretrained(folder)
+        round_with_calibration(model, dtype, calibration_lines)
+        model.save_pretrained(folder)
     for path in folder.rglob("model.safetensors"):
         packed = pack_weights(load_file(path), dtype)
         write_file(path, partial(save_file, packed, metadata={LAYOUT_KEY: LAYOUT_VERSION}))

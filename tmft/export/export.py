@@ -54,7 +54,7 @@ class ExportFormat:
     quantize: converts the float32 weights in a folder to 4 or 8 bits: (folder, entry of QUANTIZED_DTYPES,
         sentences to calibrate with); None if the format has no such weights.
     open_float32: the same as open for the files before `quantize`; None if open reads these, too.
-    calibration: whether such sentences are "required" or "optional" for quantize; '' if it ignores them.
+    needs_calibration: whether quantize needs such sentences.
     graph_pattern: of the path of the graph, or of encode.py, in the folder; '' if it has neither.
     """
 
@@ -65,7 +65,7 @@ class ExportFormat:
     packages: tuple[str, ...] = ()
     quantize: Callable[[Path, str, Sequence[str]], None] | None = None
     open_float32: Callable[[Path], Callable[[Sequence[str]], np.ndarray]] | None = None
-    calibration: str = ""
+    needs_calibration: bool = False
     graph_pattern: str = ""
 
 
@@ -142,7 +142,6 @@ FORMATS = {
         ("float32", "float16", "int8", "uint8"),
         PACKAGES["onnx"],
         quantize_onnx,
-        calibration="optional",
         graph_pattern="onnx/*.onnx",
     ),
     "openvino": ExportFormat(
@@ -152,7 +151,7 @@ FORMATS = {
         ("float32", "float16", "int8"),
         PACKAGES["openvino"],
         quantize_openvino,
-        calibration="required",
+        needs_calibration=True,
         graph_pattern="openvino/*.xml",
     ),
     "compact": ExportFormat(
@@ -160,7 +159,7 @@ FORMATS = {
         write_compact,
         open_compact,
         ("int4", "int8"),
-        quantize=lambda folder, dtype, _: quantize_compact(folder, dtype),
+        quantize=quantize_compact,
         open_float32=load_tmft,
         graph_pattern=ENCODER_FILE,
     ),
@@ -186,7 +185,8 @@ def export(
     loads; None: the example loads the path "path/to/this/folder", for the reader to replace.
     sentences: N sentences to embed with the exported model; if there are none, it embeds CHECKED_SENTENCES.
     calibration_lines: sentences that determine the scales of inputs in 8 bits; the format openvino needs them
-    for int8, and the format onnx quantizes dynamically without them.
+    for int8, and the format onnx quantizes dynamically without them. The format compact rounds weights more
+    precisely with them.
     Returns their embeddings, (N, D) float32; None without sentences. Raises InputError if the folder exists,
     if the format or the dtype does not fit the model, if a package is missing, or if an embedding is not
     finite or differs from that of the model by more than rounding. Then the folder is not written.
@@ -198,13 +198,10 @@ def export(
             f"dtype {dtype}: `format` {format} supports {', '.join(export_format.dtypes)}", "dtype", "format"
         )
     quantized = dtype in QUANTIZED_DTYPES
-    if calibration_lines and not export_format.calibration:
-        problem = f"calibration_lines have no effect with `format` {format}"
-        raise InputError(f"{problem}: remove them", "calibration_lines", "format")
     if calibration_lines and not quantized:
         problem = f"calibration_lines have no effect with `dtype` {dtype}"
         raise InputError(f"{problem}: choose int8, or remove them", "calibration_lines", "dtype")
-    if quantized and export_format.calibration == "required" and not calibration_lines:
+    if quantized and export_format.needs_calibration and not calibration_lines:
         problem = f"dtype {dtype} of `format` {format} needs sentences to calibrate with"
         remedy = "name a text file of a few hundred lines with calibration_lines"
         raise InputError(f"{problem}: {remedy}", "dtype", "format", "calibration_lines")
