@@ -21,7 +21,7 @@ from tmft.checkpoints.compact import CompactFile, dequantize, pack_weights, roun
 from tmft.embedding.modules import Dense, LayerNorm, Normalize
 from tmft.errors import InputError
 from tmft.export import numpy_encoder
-from tmft.export.calibrated_rounding import round_columns
+from tmft.export.calibrated_rounding import round_columns, round_with_calibration
 from tmft.export.export import export
 from tmft.export.numpy_encoder import Encoder
 from tmft.models.mpnet import MAX_DISTANCE
@@ -89,13 +89,28 @@ def test_columns_make_up_for_the_errors_of_those_before_if_their_inputs_are_alik
     draw = torch.Generator().manual_seed(0)
     weight = torch.randn(20, 70, generator=draw, dtype=torch.float64)
     plain = round_weight(weight, dtype).double()
-    apart = round_columns(weight, torch.eye(70, dtype=torch.float64), dtype)
+    apart, _ = round_columns(weight, torch.eye(70, dtype=torch.float64), dtype)
     torch.testing.assert_close(apart, plain, rtol=0, atol=1e-6)
     x = torch.randn(500, 10, generator=draw) @ torch.randn(10, 70, generator=draw) + torch.randn(500, 70) / 10
-    rounded = round_columns(weight, torch.cov(x.T.double()), dtype)
+    rounded, scales = round_columns(weight, torch.cov(x.T.double()), dtype)
     plain_error, error = ((x.double() @ (one - weight).T).var(0).mean() for one in (plain, rounded))
     assert error < 0.3 * plain_error
-    assert torch.equal(round_weight(rounded, dtype).double(), rounded)  # a file stores it exactly
+    assert torch.equal(round_weight(rounded, dtype, scales).double(), rounded)  # a file stores it exactly
+
+
+@pytest.mark.parametrize("dtype", ["int4", "int8"])
+def test_a_calibrated_file_stores_the_rounded_weights_exactly(dtype, tmp_path):
+    """A second search of the scales would not find them: after it, half of the matrices were others."""
+    model = SentenceEncoder.from_pretrained(ROOT / "data/tiny")
+    export(model, tmp_path / "compact", "compact", dtype, calibration_lines=SENTENCES)
+    round_with_calibration(model.float(), dtype, SENTENCES)
+    stored = SentenceEncoder.from_pretrained(tmp_path / "compact").modules()
+    maps = [
+        (one.weight, other.weight)
+        for one, other in zip(model.modules(), stored, strict=True)
+        if isinstance(one, torch.nn.Linear)
+    ]
+    assert maps and all(torch.equal(*pair) for pair in maps)
 
 
 # ------------------------------------------------------------------------------------------------- encoders

@@ -65,10 +65,18 @@ def quantize_compact(folder: Path, dtype: str, calibration_lines: Sequence[str])
     calibration_lines: the linear maps are rounded so that they change little for these; if there are none, so
     that their weights change little.
     """
+    calibrated: list[tuple[torch.Tensor, torch.Tensor]] = []
     if calibration_lines:
         model = SentenceEncoder.from_pretrained(folder)
-        round_with_calibration(model, dtype, calibration_lines)
+        calibrated = round_with_calibration(model, dtype, calibration_lines)
         model.save_pretrained(folder)
     for path in folder.rglob("model.safetensors"):
-        packed = pack_weights(load_file(path), dtype)
+        weights = load_file(path)
+        scales = {
+            name: scale
+            for name, weight in weights.items()
+            for rounded, scale in calibrated
+            if torch.equal(weight, rounded)
+        }
+        packed = pack_weights(weights, dtype, scales)
         write_file(path, partial(save_file, packed, metadata={LAYOUT_KEY: LAYOUT_VERSION}))
