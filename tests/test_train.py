@@ -13,7 +13,7 @@ from conftest import DEBERTA, PAIRS, ROOT, SENTENCES, embed_columns, tiny_model
 from processes import run_forked
 
 import train
-from tmft import InputError, SentenceEncoder, fine_tune
+from tmft import InputError, SentenceEncoder, fine_tune, training_task
 from tmft.cli.config_file import read_options
 from tmft.data import DATA_FOLDER
 from tmft.loss import CosineBCE, CosineMSE
@@ -370,3 +370,16 @@ def test_sweeps_that_are_started_together_share_the_runs_and_end_well(arguments,
     for layer in range(5):
         assert both.stdout.count(f"r-layer{layer}-seed0: 3 training examples") == 1
     assert both.stdout.count("layer  seeds") == 2  # each reports
+
+
+def test_of_undefined_scores_the_last_epoch_is_kept_and_said_and_no_layer_is_best(
+    arguments, monkeypatch, capsys
+):
+    undefined = {"pairs": 3, "spearman": float("nan"), "pearson": float("nan")}
+    monkeypatch.setattr(training_task, "compute_metrics", lambda *_: dict(undefined))
+    train.main([*arguments, "--layer", "1,2"])
+    printed = capsys.readouterr().out
+    assert printed.count("at epoch 2, the last, because dev spearman is undefined in each") == 2
+    assert "best on dev" not in printed and "nan" in printed
+    result = json.loads((Path(arguments[5]) / "r-layer1-seed0/result.json").read_text())
+    assert result["chosen_epoch"] == 2 and result["dev"]["spearman"] is None

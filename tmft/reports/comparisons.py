@@ -60,7 +60,7 @@ def compare_layers_with_whole(sweep: Sweep) -> list[LayerComparison]:
     for layer in [layer for layer in sweep.layers if layer != whole]:
         scores = resample_layer(sweep, layer)
         if scores and (comparison := compare_layer_scores(scores, reference)):
-            note = "best on dev" if layer == sweep.best_layer else ""
+            note = "best on dev" if sweep.is_best(layer) else ""
             comparisons.append(LayerComparison(f"Layer {layer}", "the whole model", *comparison, note))
     return comparisons
 

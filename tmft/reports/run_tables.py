@@ -181,7 +181,7 @@ def tidy_scores(sweeps: list[Sweep]) -> list[list[Any]]:
                     "metric": metric,
                     "score": score if is_defined(score) else "",  # neither x 100 nor rounded
                     "selects_epoch": metric == sweep.metric,
-                    "best_on_dev": layer == sweep.best_layer,
+                    "best_on_dev": sweep.is_best(layer),
                     "parameters": run["parameters"].get("stored", ""),
                     "chosen_epoch": run.get("chosen_epoch", ""),
                     "seconds": run.get("seconds", ""),

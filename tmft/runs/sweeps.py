@@ -84,6 +84,10 @@ class Sweep:
         """The layer with the best mean score on dev."""
         return self.best_layers[0]
 
+    def is_best(self, layer: int) -> bool:
+        """Return whether a layer is the best on dev, which none is if the score of each is undefined."""
+        return layer == self.best_layer and not math.isnan(self.mean(layer, "dev"))
+
     @property
     def metrics(self) -> list[str]:
         """The names of the scores on test. The metric that selected the epochs comes first."""
@@ -277,13 +281,11 @@ def layer_table(sweep: Sweep) -> str:
     best on dev, which has the longest bar, is marked. The shortest bar is that of the lowest score, not of 0.
     """
     means = [sweep.mean(layer, "dev") for layer in sweep.layers]
-    best_layer = sweep.best_layer
     scores = [f"dev {sweep.metric}", f"test {sweep.metric}"]
     bar = f"bar: dev {sweep.metric}" if len(sweep.layers) > 1 else ""
     lines = [["layer", "seeds", *scores, "parameters", "s/run", bar]]
     for i, (layer, runs) in enumerate(sweep.layers.items()):
-        is_best = layer == best_layer and len(sweep.layers) > 1 and not math.isnan(means[i])
-        mark = " * best on dev" if is_best else ""
+        mark = " * best on dev" if sweep.is_best(layer) and len(sweep.layers) > 1 else ""
         lines.append(
             [
                 str(layer),
