@@ -166,15 +166,20 @@ def test_a_prompt_of_one_call_is_applied_and_not_kept(prompt, model, embeddings)
     assert np.array_equal(with_prompt.encode(SENTENCES, prompt=""), embeddings)
 
 
-def test_a_prompt_of_one_call_does_not_go_with_token_weights_that_count_its_tokens():
-    model = tiny_model()
-    model.prompt = "a dog "
-    model.set_token_weights("no-prompt")
+def test_token_weights_that_count_the_tokens_of_a_prompt_fit_prompts_of_its_length_alone():
+    model, other = tiny_model(), tiny_model()
+    model.prompt, other.prompt = "a dog ", "the cat "
+    for one in (model, other):
+        one.set_token_weights("no-prompt")
     assert np.array_equal(model.encode(SENTENCES, prompt="a dog "), model.encode(SENTENCES))
-    with pytest.raises(
-        InputError, match="prompt: the token weights of this model exclude the tokens of its own"
-    ):
-        model.encode(SENTENCES, prompt="the cat ")
+    assert np.array_equal(model.encode(SENTENCES, prompt="the cat "), other.encode(SENTENCES))
+    with pytest.raises(InputError, match="prompt: the token weights of this model exclude the tokens of"):
+        model.encode(SENTENCES, prompt="the cat in ")
+    model.prompt = "the cat in "
+    with pytest.raises(InputError, match="prompt: the token weights of this model exclude the tokens of"):
+        model.encode(SENTENCES)
+    model.set_token_weights("idf", SENTENCES)
+    assert np.isfinite(model.encode(SENTENCES)).all()
 
 
 REFUSED_CALLS = {

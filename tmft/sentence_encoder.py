@@ -264,13 +264,13 @@ class SentenceEncoder(nn.Module):
         ([0, 5, 13], True)
         """
         prompt = choose_prompt(self.prompts, self.default_prompt_name, prompt_name, prompt)
-        if prompt != self.prompt and self.token_weights is not None and self.token_weights.is_positional:
+        apply_prompt = Prompt(prompt, self.tokenizer)
+        if self.token_weights is not None and not self.token_weights.fits(apply_prompt):
             raise InputError(
-                "prompt: the token weights of this model exclude the tokens of its own prompt: "
+                "prompt: the token weights of this model exclude the tokens of another prompt: "
                 "set model.prompt, then call model.set_token_weights",
                 "prompt",
             )
-        apply_prompt = Prompt(prompt, self.tokenizer)
         sentences, num_truncated = check_sentences(sentences), 0
 
         def tokenized_blocks() -> Iterator[list[list[int]]]:
@@ -588,6 +588,7 @@ class SentenceEncoder(nn.Module):
         >>> bool(model.token_weights.table[man] > model.token_weights.table[a])
         True
         """
+        self.token_weights = None
         token_ids = None if texts is None else self.tokenize(texts)
         prompt = Prompt(self.prompt, self.tokenizer)
         weights = make_token_weights(

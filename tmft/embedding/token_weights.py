@@ -209,6 +209,11 @@ class TokenWeights(nn.Module):
         """Whether tokens are excluded by their position."""
         return bool(self.prefix_length or self.suffix_length)
 
+    def fits(self, prompt: Prompt) -> bool:
+        """Return whether the excluded tokens are those around a sentence in this prompt."""
+        excluded = (self.prefix_length, self.suffix_length)
+        return not self.is_positional or excluded == (prompt.prefix_length, prompt.suffix_length)
+
     def forward(self, batch: PackedBatch) -> Tensor:
         """Return the weights of all tokens of a batch, (B, T) float32."""
         weights = self.table[batch.input_ids]
