@@ -78,7 +78,8 @@ def distill(
     a single string or has something else than strings.
     Source: Reimers and Gurevych 2020, arXiv:2004.09813.
     """
-    check_arguments(locals(), get_type_hints(distill))
+    given = {name: value for name, value in locals().items() if name != "lines"}  # see check_sentences
+    check_arguments(given, get_type_hints(distill))
     check_range("seed", seed, *SEED_RANGE)
     if hidden_size is None:
         kept_layers = space_layers_evenly(layers, len(teacher.encoder.layers))
