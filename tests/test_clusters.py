@@ -210,6 +210,17 @@ def test_two_nodes_without_a_shared_disk_have_the_losses_of_one_process(pretrain
     assert again.returncode == 0 and "already finished, kept" in again.stdout, again
 
 
+@pytest.mark.slow
+def test_nodes_with_different_texts_do_not_train(pretraining, tmp_path):
+    (tmp_path / "node1/sentences.txt").write_text("a man\n" * 300, encoding="utf-8")
+    done = run_together(2, *pretraining[1:], folders=[tmp_path / "node0", tmp_path / "node1"])
+    assert done.returncode == 2
+    message = (
+        "process 1 reads other files than process 0 (text sentences.txt): give every machine the same files"
+    )
+    assert message in done.stderr and "step 4/8" not in done.stdout
+
+
 def test_a_folder_that_the_nodes_do_not_share_is_an_error(monkeypatch, tmp_path):
     """`others` stands for what a process on another machine sends."""
     folders = tmp_path / "node0", tmp_path / "node1"

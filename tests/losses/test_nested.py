@@ -1,11 +1,14 @@
 """Every layer and the first dimensions at once: the losses against runs of each alone, and the cut model."""
 
+import json
 from dataclasses import replace
 
 import pytest
 import torch
-from conftest import SENTENCES, embed_columns, fit_with_options, tiny_model, training_task
+from conftest import ROOT, SENTENCES, embed_columns, fit_with_options, tiny_model, training_task
 
+import evaluate
+import train
 from tmft.data import Examples
 from tmft.embedding.modules import keep_first_dimensions
 from tmft.errors import InputError
@@ -251,3 +254,37 @@ def test_a_mean_of_layers_cannot_be_trained_at_all_layers():
     model.layers = (1, 2)
     with pytest.raises(InputError, match="all_layers: the model averages several layers"):
         nested(model)
+
+
+@pytest.mark.slow
+def test_one_run_opens_at_any_layer_and_any_dimensions(tmp_path, capsys):
+    common = [
+        "--ckpt",
+        str(ROOT / "data/twins/mlm"),
+        "--layer",
+        "3",
+        "--task",
+        "sample",
+        "--lr",
+        "3e-4",
+        "--epochs",
+        "2",
+    ]
+    train.main(
+        [*common, "--all-layers", "mean", "--matryoshka-dims", "16", "64", "--output-dir", str(tmp_path)]
+    )
+    run = str(tmp_path / "mlm-sample-layer3-seed0")
+    capsys.readouterr()
+    evaluate.main(
+        [run, "--task", "sample", "--layer", "1", "--truncate-dim", "16", "--save", str(tmp_path / "cut")]
+    )
+    asked = capsys.readouterr().out
+    views = json.loads((tmp_path / "mlm-sample-layer3-seed0/result.json").read_text())["test"][
+        "sub_embeddings"
+    ]
+    assert f"{100 * views['layer 1 first 16']:.2f}" in asked
+    assert "| layer 1 first 16 | " in (tmp_path / "mlm-sample-layer3-seed0/README.md").read_text()
+    evaluate.main([str(tmp_path / "cut"), "--task", "sample"])
+    assert capsys.readouterr().out.splitlines()[-1] == next(
+        line for line in asked.splitlines() if line.lstrip().startswith("sample")
+    )

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import ALONE
+from processes import run_together
 
 import train
 from tmft.data import Examples
@@ -171,3 +172,14 @@ def test_the_command_finds_a_layer_and_resumes_an_interrupted_search(
     again = capsys.readouterr().out
     assert again.count("already finished, kept") == 8
     assert json.loads((tmp_path / "runs" / full_run / "result.json").read_text())["dev"] == result["dev"]
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_search(tiny_folder, tiny_data, tmp_path):
+    words = ["--ckpt", str(tiny_folder), "--data", str(tiny_data), "--layer", "auto", "--epochs", "1"]
+    done = run_together(2, *words, "--output-dir", str(tmp_path / "two"))
+    assert done.returncode == 0, done.stderr
+    train.main([*words, "--output-dir", str(tmp_path / "one")])
+    names = [sorted(path.name for path in (tmp_path / where).iterdir()) for where in ("one", "two")]
+    assert names[0] == names[1]
+    assert done.stdout.count("now the full run") == 1
