@@ -207,7 +207,7 @@ def test_autocast_rounds_the_hidden_states_but_not_the_pooling():
     rows = pack(model.tokenize(TEXTS[0]))
     seen = []
     pool = model.pool_tokens
-    model.pool_tokens = lambda hidden, rows: seen.append(hidden) or pool(hidden, rows)
+    model.pool_tokens = lambda hidden, *more: seen.append(hidden) or pool(hidden, *more)
     with torch.autocast("cpu", torch.bfloat16):
         embeddings = model(rows)
         query = model.encoder.layers[0].attention.query(seen[0])

@@ -60,7 +60,7 @@ MISTAKES = [
     (["train", "--max-grad-norm", "inf"], "--max-grad-norm inf: choose 0 or more"),
     (["train", "--warmup-ratio", "2"], "--warmup-ratio 2.0: choose 0 to 1"),
     (["train", "--precision", "fp8"], "--precision: invalid choice: 'fp8'"),
-    (["train", "--num-seeds", "0"], "--num-seeds 0: choose 1 or more"),
+    (["train", "--num-seeds", "0"], "--num-seeds 0: choose 1 to 10000"),
     (["train", "--num-seeds", "2", "--seed", "3"], "--seed and --num-seeds: give only one of the two"),
     (["train", "--pooling", "meen"], "--pooling 'meen': choose one of mean,  ... ; did you mean mean?"),
     (["train", "--init", "random", "--init-from", "x"], "--init random and --init-from exclude each other"),
