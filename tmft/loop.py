@@ -33,7 +33,8 @@ from tmft.callbacks import (
     StopIfDiverged,
 )
 from tmft.device import PRECISIONS
-from tmft.errors import MAX_COUNT, check_fields, check_range, choice
+from tmft.errors import MAX_COUNT, check_range
+from tmft.io.arguments import check_fields, choice
 from tmft.optimizers import (
     OPTIMIZERS,
     MixedPrecision,

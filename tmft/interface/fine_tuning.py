@@ -31,13 +31,13 @@ from tmft.errors import (
     MAX_SEEDS,
     SEED_RANGE,
     InputError,
-    check_arguments,
     check_choice,
     check_range,
     did_you_mean,
     renamed_parameters,
     short_repr,
 )
+from tmft.io.arguments import check_arguments
 from tmft.io.distributed import single_process
 from tmft.io.formatting import mean_and_std
 from tmft.losses.objectives import OBJECTIVES

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmft.errors import InputError, check_fields
+from tmft.errors import InputError
+from tmft.io.arguments import check_fields
 from tmft.loss import Objective
 from tmft.tasks import Task
 

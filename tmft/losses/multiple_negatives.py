@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tmft.errors import InputError, check_fields
+from tmft.errors import InputError
+from tmft.io.arguments import check_fields
 from tmft.loss import Objective
 from tmft.metrics import cosines
 

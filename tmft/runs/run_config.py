@@ -7,7 +7,8 @@ from typing import Any
 from tmft.checkpoints.compact import NUMBER_RANGES
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.embedding.token_weights import check_token_weights
-from tmft.errors import MAX_COUNT, SEED_RANGE, InputError, check_fields, check_range, choice
+from tmft.errors import MAX_COUNT, SEED_RANGE, InputError, check_range
+from tmft.io.arguments import check_fields, choice
 from tmft.io.files import reading
 from tmft.loop import Recipe
 from tmft.losses.nested import ALL_LAYERS

@@ -27,7 +27,8 @@ from tmft.checkpoints.compact import NUMBER_RANGES
 from tmft.checkpoints.sentence_folder import check_can_be_saved
 from tmft.data import Examples
 from tmft.datasets.task_lookup import get_task, read_all_splits
-from tmft.errors import SEED_RANGE, InputError, check_arguments, check_choice, check_range
+from tmft.errors import SEED_RANGE, InputError, check_choice, check_range
+from tmft.io.arguments import check_arguments
 from tmft.loop import Recipe, fit
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.students.distillation_data import MAX_DEV_LINES, deduplicate
