@@ -29,6 +29,7 @@ from tmft.checkpoints.model_card import ModelCardData
 from tmft.checkpoints.sentence_folder import sentence_model_card
 from tmft.embedding.modules import Dense, make_projection
 from tmft.errors import InputError
+from tmft.export import numpy_encoder
 from tmft.export.export import FORMATS, export
 from tmft.export.onnx import OnnxEncoder, quantize_onnx
 from tmft.export.quantization import VNNI
@@ -194,6 +195,9 @@ def test_an_export_that_computes_something_else_is_refused(format, dtype, mistak
 def test_encode_py_has_to_compute_what_tmft_computes_from_the_same_rounded_weights(tmp_path, monkeypatch):
     """A causal model whose tokens attend to later ones comes nearer to itself than rounding to four bits."""
     monkeypatch.setattr(exporting, "require_compact_support", lambda model: model)
+    with pytest.raises(InputError, match="format compact: .* cannot be read .is_decoder is not false"):
+        export(tiny_model(model_type="bert", is_decoder=True), tmp_path / "new", "compact", "int8")
+    monkeypatch.setattr(numpy_encoder, "check_config", lambda config: None)
     with pytest.raises(InputError, match=r"encode.py: an embedding has the cosine 0\.[89]"):
         export(tiny_model(model_type="bert", is_decoder=True), tmp_path / "new", "compact", "int8")
     assert list(tmp_path.iterdir()) == []

@@ -122,7 +122,10 @@ def open_compact(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
 
     It raises InputError unless tmft computes the same from the same rounded weights.
     """
-    encoder, encode = NumpyEncoder(folder), load_tmft(folder)
+    try:
+        encoder, encode = NumpyEncoder(folder), load_tmft(folder)
+    except ValueError as error:
+        raise InputError(f"format compact: {error}, or choose `format` onnx", "format") from None
 
     def encode_and_compare(sentences: Sequence[str]) -> np.ndarray:
         embeddings = encoder.encode(sentences)
