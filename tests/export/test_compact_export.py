@@ -235,6 +235,13 @@ def test_the_command_prints_bytes_and_cosines(tmp_path, capsys):
 
 # ------------------------------------------------------------------------------------------------- refusals
 
+
+def truncating_on_the_left():
+    model = tiny_model(model_type="bert")
+    model.tokenizer.truncation_side = "left"
+    return model
+
+
 REFUSED = {
     "max": (lambda: with_(tiny_model(model_type="bert"), pooling="max"), "pools by max"),
     "mix": (lambda: with_(tiny_model(model_type="bert"), layers=(1, 2)), "mixes several layers"),
@@ -244,6 +251,11 @@ REFUSED = {
     "template": (lambda: with_(tiny_model(model_type="bert"), prompt="[X] is"), "prompts that are no prefix"),
     "weight": (lambda: with_modules(huge(Dense(24, 8))), "has weights beyond 65504"),
     "deberta": (lambda: tiny_model(model_type="deberta-v2"), "cannot be stored as BERT"),
+    "prompt": (
+        lambda: with_(tiny_model(model_type="bert"), include_prompt=False),
+        "leaves prompts out of the pooling",
+    ),
+    "truncation": (truncating_on_the_left, "truncates texts on the left"),
 }
 
 

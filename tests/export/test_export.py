@@ -78,6 +78,12 @@ def unequal_widths_after_weights() -> SentenceEncoder:
     return model
 
 
+def without_pooled_prompts():
+    model = tiny_model()
+    model.include_prompt = False
+    return model
+
+
 def without_prompt_tokens() -> SentenceEncoder:
     model = tiny_model()
     model.prompt = "the man "
@@ -106,6 +112,7 @@ REFUSED = {
         {"format": "onnx"},
     ),
     "token_weights no-prompt count from": (without_prompt_tokens, {"format": "onnx"}),
+    "this model leaves prompts out of the pooling": (without_pooled_prompts, {"format": "onnx"}),
     "dtype float16: sentence-transformers cannot run WordWeights": (
         unequal_widths_after_weights,
         {"dtype": "float16"},

@@ -70,6 +70,7 @@ TESTS = {
     ],
     # Opening and saving the folder of a model.
     "tmft/checkpoints/model_folder.py": [
+        "tests/checkpoints/test_files_of_others.py",
         "tests/checkpoints/test_model_folder.py",
         "tests/checkpoints/test_refused_folders.py",
         "tests/checkpoints/test_load.py",
@@ -85,6 +86,7 @@ TESTS = {
         "tests/models/test_every_family.py",
     ],
     "tmft/checkpoints/st_folder.py": [
+        "tests/checkpoints/test_files_of_others.py",
         "tests/checkpoints/test_model_card.py",
         "tests/checkpoints/test_st_folder.py",
         "tests/checkpoints/test_st_settings.py",

@@ -79,6 +79,11 @@ def require_onnx_support(model: SentenceEncoder) -> SentenceEncoder:
     ):
         problem = "token_weights no-prompt count from the end of each sentence, which the graph cannot do"
         raise InputError(f"{problem}: choose other token weights, or another format", "token_weights")
+    if not model.include_prompt:
+        problem = (
+            "this model leaves prompts out of the pooling, and a graph does not know how long a prompt is"
+        )
+        raise InputError(f"{problem}: choose `format` sentence-transformers", "format")
     return model
 
 
