@@ -588,9 +588,8 @@ class SentenceEncoder(nn.Module):
         >>> bool(model.token_weights.table[man] > model.token_weights.table[a])
         True
         """
-        self.token_weights = None
-        token_ids = None if texts is None else self.tokenize(texts)
         prompt = Prompt(self.prompt, self.tokenizer)
+        token_ids = None if texts is None else prompt(check_sentences(texts), self.max_length)[0]
         weights = make_token_weights(
             name, prompt, self.encoder.config.vocab_size, token_ids, pooling=self.pooling
         )
