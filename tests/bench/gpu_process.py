@@ -64,8 +64,8 @@ def learn_together(processes: Processes) -> dict[str, list[float]]:
     model = SentenceEncoder(random_encoder(config_from_dict(SHAPE)), tokenizer).to(device)
     task = get_task("stsb", objective="multiple_negatives_ranking")
     lines = (ROOT / "data/sample/train.tsv").read_text(encoding="utf-8").splitlines()[1:65]
-    first, second, _ = zip(*(line.split("\t") for line in lines), strict=True)
-    pairs = Examples((list(first), list(second)), [1.0] * len(lines))
+    first, second, scores = zip(*(line.split("\t") for line in lines), strict=True)
+    pairs = Examples((list(first), list(second)), [float(score) for score in scores])
     tasks = make_training_tasks(task, model.dimensions, {"": {"train": pairs, "dev": pairs}})
     recipe = FineTuningRecipe(epochs=2, batch_size=16, lr=1e-3, precision="fp32", mini_batch_size=4)
     training_task, embed, callbacks = assemble_training(model, tasks, recipe, 0, processes)

@@ -68,6 +68,7 @@ REPLACEMENTS = {
     "tmft.sentence_encoder": {
         "fast_encoding": lambda *_: nullcontext(),
         "prepacked_weights": lambda *_: nullcontext(),
+        "prepare_for_fork": lambda: None,
     },
     "tmft.models.families": {"no_init_weights": nullcontext},
 }
