@@ -38,7 +38,6 @@ from tmft.cli.options import (
 from tmft.cli.parser import CommandLineParser, run_command
 from tmft.datasets.task_lookup import read_split
 from tmft.device import choose_device
-from tmft.embedding.modules import append_modules
 from tmft.evaluation.compare_models import MAX_TIMED_SENTENCES, compare_models, sentences_per_second
 from tmft.evaluation.cs224n_submission import write_predictions
 from tmft.evaluation.evaluators import Evaluation, score_tasks
@@ -48,6 +47,7 @@ from tmft.reports.score_tables import difference_table, format_results
 from tmft.runs.run_result import FineTunedRun
 from tmft.tasks import OVERALL
 from tmft.training.multitask import average_scores
+from tmft.training_free.postprocessing import append_modules
 from tmft.training_free.training_free import TrainingFreeEncoders, score_random_embeddings
 
 

@@ -255,13 +255,6 @@ class SentenceEncoder(nn.Module):
         """Return the same token ids as `tokenize`, in one array, which takes an eighth of the memory.
 
         sentences, prompt, prompt_name: as in `tokenize`. Raises InputError as `tokenize` does.
-
-        Example:
-
-        >>> model = SentenceEncoder.from_pretrained("data/twins/mlm", layer=1)
-        >>> corpus = model.tokenize_to_corpus(["Dogs sleep.", "A man plays a guitar."])
-        >>> corpus.offsets.tolist(), corpus[0] == model.tokenize(["Dogs sleep."])[0]
-        ([0, 5, 13], True)
         """
         prompt = choose_prompt(self.prompts, self.default_prompt_name, prompt_name, prompt)
         apply_prompt = Prompt(prompt, self.tokenizer)
@@ -454,9 +447,8 @@ class SentenceEncoder(nn.Module):
     ) -> np.ndarray | Tensor:
         """Return the embeddings of queries: those of `encode` with the prompt that the model has for queries.
 
-        sentences: one string or several, as in `encode`. The prompt is that named query, unless prompt_name
-        or prompt is given. If it is '', no prompt is used, not even the default prompt. options: further
-        options of `encode`.
+        sentences, prompt_name, prompt, options: as in `encode`. Without a prompt_name or prompt, it is the
+        prompt named query; if that is '', no prompt is used, not even the default prompt.
 
         Example:
 
@@ -479,11 +471,9 @@ class SentenceEncoder(nn.Module):
         prompt: str | None = None,
         **options: Any,
     ) -> np.ndarray | Tensor:
-        """Return the embeddings of documents: those of `encode` with the prompt that the model has for them.
+        """Return the embeddings of documents: those of `encode` with the prompt named document.
 
-        sentences: one string or several, as in `encode`. The prompt is that named document, unless
-        prompt_name or prompt is given. If it is '', no prompt is used, not even the default prompt. options:
-        further options of `encode`.
+        sentences, prompt_name, prompt, options: as in `encode_query`.
         """
         if prompt_name is None and prompt is None:
             prompt_name = first_prompt_name(self.prompts, DOCUMENT_PROMPT_NAMES)
@@ -538,10 +528,8 @@ class SentenceEncoder(nn.Module):
     def constant_weights(self) -> Iterator[None]:
         """Encode few sentences at a time faster during a with block, in which the weights must not change.
 
-        The matrices are converted once to the memory layout in which the CPU multiplies them, instead of in
-        every call of `encode` (a call with many sentences converts them once in any case). The converted
-        copies take as much memory as the matrices. Weights that are changed inside the block have no effect
-        there.
+        The matrices are converted to the layout in which the CPU multiplies them once, not in every call of
+        `encode`; the copies take as much memory. Weights that are changed inside the block have no effect.
 
         Example:
 
@@ -625,10 +613,8 @@ class SentenceEncoder(nn.Module):
     def similarity(self, u: np.ndarray | Tensor, v: np.ndarray | Tensor) -> Tensor:
         """Return the similarity of each embedding in u with each one in v: (N, M) float32.
 
-        It is the cosine, unless similarity_fn_name says something else; distances are negative, so that more
-        similar embeddings have larger numbers.
-        u: (N, D), or (D,) for N = 1. v: (M, D), or (D,) for M = 1. Raises TypeError for sentences: embed them
-        first.
+        It is the cosine, unless similarity_fn_name says something else; distances are negative.
+        u: (N, D), or (D,) for N = 1. v: (M, D), or (D,) for M = 1. Raises TypeError for sentences.
 
         Example:
 
@@ -646,14 +632,6 @@ class SentenceEncoder(nn.Module):
         """Return the similarity of each row of u with the same row of v, as in `similarity`: (N,) float32.
 
         u, v: (N, D), or (D,) for N = 1. Raises TypeError for sentences: embed them first.
-
-        Example:
-
-        >>> model = SentenceEncoder.from_pretrained("data/twins/mlm-then-rtd", layer=4)
-        >>> u = model.encode(["A man plays a guitar.", "Dogs sleep."])
-        >>> v = model.encode(["A man is playing guitar.", "A dog is sleeping."])
-        >>> print(model.similarity_pairwise(u, v).numpy().round(2))
-        [0.84 0.62]
         """
         check_choice("similarity_fn_name", self.similarity_fn_name, SIMILARITIES)
         return SIMILARITIES[self.similarity_fn_name][1](to_matrix(u), to_matrix(v))

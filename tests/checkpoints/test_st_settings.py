@@ -18,7 +18,6 @@ from tmft.checkpoints.st_folder import ModuleEntry
 from tmft.embedding.modules import (
     ACTIVATIONS,
     Normalize,
-    keep_first_dimensions,
 )
 from tmft.embedding.similarity import SIMILARITIES
 from tmft.errors import InputError
@@ -26,6 +25,7 @@ from tmft.evaluation.evaluators import use_saved_similarity
 from tmft.loss import CosineMSE
 from tmft.packing import pack
 from tmft.sentence_encoder import SentenceEncoder
+from tmft.training_free.postprocessing import keep_first_dimensions
 
 QUERY = {"query": "a dog "}
 

@@ -10,7 +10,6 @@ from conftest import ROOT, SENTENCES, embed_columns, fit_with_options, tiny_mode
 import evaluate
 import train
 from tmft.data import Examples
-from tmft.embedding.modules import keep_first_dimensions
 from tmft.errors import InputError
 from tmft.loop import fit
 from tmft.loss import CosineMSE
@@ -24,6 +23,7 @@ from tmft.sentence_encoder import SentenceEncoder
 from tmft.students.distillation_loss import EmbeddingDistillation, distillation_loss
 from tmft.tasks import TASKS
 from tmft.training.all_layers import AllLayersEmbedder
+from tmft.training_free.postprocessing import keep_first_dimensions
 from tmft.training_task import Batch, Embedder, PackedEmbedder
 
 SIZES = (3, 8)

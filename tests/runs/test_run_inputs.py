@@ -14,11 +14,11 @@ import tmft.runs.train_run
 import train
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.data import Examples
-from tmft.embedding.modules import keep_first_dimensions
 from tmft.errors import InputError
 from tmft.io.files import file_digest
 from tmft.runs.run_folder import data_digests
 from tmft.training.checkpointing import TrainingCheckpoint
+from tmft.training_free.postprocessing import keep_first_dimensions
 
 
 def invert_scores(folder) -> None:

@@ -22,13 +22,14 @@ from processes import run_together
 
 import tmft.serving.encode_file as encoding
 from tmft.cli import encode_command as encode
-from tmft.embedding.modules import Dense, keep_first_dimensions
+from tmft.embedding.modules import Dense
 from tmft.embedding.token_weights import TokenWeights
 from tmft.errors import InputError
 from tmft.io.distributed import Processes
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.encode_file import PartFile, encode_file
 from tmft.serving.search import nearest_lines
+from tmft.training_free.postprocessing import keep_first_dimensions
 
 LINES = [*SENTENCES, "", "a cat", "   ", *(f"a {word} eats" for word in "man woman dog cat".split() * 4)]
 

@@ -7,7 +7,7 @@ stored in tmft.json; the files of sentence-transformers then contain the closest
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from torch import Tensor
 from tmft.checkpoints.save import save_tensors
 from tmft.embedding.prompts import NO_PROMPTS
 from tmft.errors import InputError, did_you_mean, short_repr
-from tmft.io.files import check_known_keys, get_typed, is_plain_name, is_utf8_string
+from tmft.io.files import UnsupportedError, get_typed, is_plain_name, is_utf8_string
 from tmft.pooling import POOLINGS
 
 TMFT_FORMAT = 1  # of tmft.json; another number means that its keys have another meaning
@@ -207,6 +207,28 @@ def is_prompt_template(text: str) -> bool:
 
 # Each of these functions takes the content of one file. A wrong value raises ValueError or TypeError, and
 # ModelFolder, which reads the files, adds the name of the file to the message.
+
+
+def check_known_keys(content: dict[str, Any], known: Mapping[str, Sequence[object] | None]) -> None:
+    """Raise UnsupportedError for a key that is not known: what nobody reads may change the result.
+
+    known: key -> the values under which the result is that of a file without the key; None if the caller
+    reads the key. Keys whose value is null or {} are as if they were absent.
+    """
+    for key, value in content.items():
+        if value is None or value == {}:
+            continue
+        if key not in known:
+            raise UnsupportedError(
+                f"the key {short_repr(key)} is {short_repr(value)}, and tmft does not know it: other "
+                "libraries may compute something else, so remove the key if it has no effect"
+            )
+        supported = known[key]
+        if supported is not None and not any(type(value) is type(one) and value == one for one in supported):
+            raise UnsupportedError(
+                f"{key} is {short_repr(value)}, which tmft does not support: other libraries compute "
+                "something else with it, so use a model without it"
+            )
 
 
 class ModuleEntry(NamedTuple):

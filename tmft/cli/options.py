@@ -17,7 +17,6 @@ from tmft.cli.parser import CommandLineParser
 from tmft.data import SPLITS
 from tmft.datasets.task_lookup import expand_groups, get_task
 from tmft.device import choose_device
-from tmft.embedding.modules import keep_first_dimensions
 from tmft.embedding.prompts import PROMPTS, parse_prompt
 from tmft.embedding.token_weights import check_token_weights
 from tmft.errors import InputError, check_choice
@@ -27,7 +26,7 @@ from tmft.runs.run_config import FineTuningConfig
 from tmft.runs.run_result import FineTunedRun
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import GROUPS, TASKS, Task
-from tmft.training_free.postprocessing import POSTPROCESSING, check_postprocessing
+from tmft.training_free.postprocessing import POSTPROCESSING, check_postprocessing, keep_first_dimensions
 from tmft.training_free.static_models import static_model_from_text
 from tmft.training_free.training_free import TrainingFreeConfig, TrainingFreeEncoders
 

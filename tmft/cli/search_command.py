@@ -22,10 +22,10 @@ from pathlib import Path
 from tmft.cli.options import add_embedding_options, add_model_options, load_model
 from tmft.cli.parser import CommandLineParser
 from tmft.device import choose_device
-from tmft.embedding.prompts import choose_prompt, parse_prompt, retrieval_prompts
+from tmft.embedding.prompts import choose_prompt, parse_prompt
 from tmft.io.formatting import without_control_characters
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.serving.search import nearest_lines
+from tmft.serving.search import nearest_lines, retrieval_prompts
 
 
 def main(argv: list[str] | None = None) -> None:

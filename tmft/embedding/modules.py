@@ -6,17 +6,12 @@ which builds the module from the content of its config.json (without its weights
 the content to write to that file. The names of its weights in a file begin with weight_prefix.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmft.errors import InputError, did_you_mean, short_repr
-
-if TYPE_CHECKING:
-    from tmft.sentence_encoder import SentenceEncoder
 
 # Names of classes of torch.nn: every activation that has no weights, works on each number by itself and needs
 # no arguments, because sentence-transformers stores the name of the class alone.
@@ -129,34 +124,6 @@ def make_projection(
     dense = Dense(width, dimensions, bias=False)
     nn.init.trunc_normal_(dense.weight, std=dense.in_features**-0.5)
     return nn.Sequential(dense, Normalize())
-
-
-def first_dimensions(width: int, num_kept: int) -> Dense:
-    """Return a Dense that keeps the first num_kept of `width` dimensions: (S, width) -> (S, num_kept)."""
-    dense = Dense(width, num_kept, bias=False)
-    dense.weight.data = torch.eye(num_kept, width)
-    return dense
-
-
-def keep_first_dimensions(model: "SentenceEncoder", truncate_dim: int) -> None:
-    """Append a Dense that keeps the first dimensions, and a Normalize if the model ends with one.
-
-    Unlike those of model.truncate_dim, embeddings that had length 1 then still have it, in every library.
-    """
-    if not 0 < truncate_dim <= model.full_dimensions:
-        raise InputError(f"truncate_dim {truncate_dim}: choose 1 to {model.full_dimensions}", "truncate_dim")
-    ends_with_normalize = any(isinstance(module, Normalize) for module in [*model.head_modules][-1:])
-    dense = first_dimensions(model.full_dimensions, truncate_dim)
-    model.truncate_dim = None
-    model.head_modules.extend([dense.to(model.device), *[Normalize()] * ends_with_normalize])
-
-
-def append_modules(model: "SentenceEncoder", modules: Sequence[nn.Module]) -> None:
-    """Append modules to a model, which take the dimensions that model.truncate_dim leaves."""
-    if modules and model.truncate_dim is not None:
-        model.head_modules.append(first_dimensions(model.full_dimensions, model.dimensions))
-        model.truncate_dim = None
-    model.head_modules.extend(modules)
 
 
 def check_module_widths(modules: nn.Sequential, width: int, source: str) -> None:

@@ -60,18 +60,6 @@ def first_prompt_name(prompts: dict[str, str], candidates: tuple[str, ...]) -> s
     return next((name for name in candidates if name in prompts), None)
 
 
-def retrieval_prompts(prompts: dict[str, str], default_prompt_name: str | None) -> tuple[str, str]:
-    """Return the prompts of a query and of the documents that are searched for it.
-
-    They are those of `SentenceEncoder.encode_query` and `encode_document`, if there is a prompt for one of
-    the two. Otherwise both are the default prompt.
-    """
-    names = [first_prompt_name(prompts, known) for known in (QUERY_PROMPT_NAMES, DOCUMENT_PROMPT_NAMES)]
-    query, document = (choose_prompt(prompts, default_prompt_name, name) for name in names)
-    default = choose_prompt(prompts, default_prompt_name)
-    return (query, document) if query or document else (default, default)
-
-
 def parse_prompt(text: str, parameter: str = "prompt") -> str:
     """Return the template for a name in PROMPTS; any other text is returned unchanged, as a template."""
     template = PROMPTS.get(text, text)

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import cache
@@ -74,28 +74,6 @@ def get_typed(content: dict[str, Any], key: str, kind: type[Any]) -> Any:
     if value is None or type(value) is kind and (kind is not str or is_utf8_string(value)):
         return value
     raise TypeError(f"{key} is {short_repr(value)}, not {TYPE_NAMES[kind]}")
-
-
-def check_known_keys(content: dict[str, Any], known: Mapping[str, Sequence[object] | None]) -> None:
-    """Raise UnsupportedError for a key that is not known: what nobody reads may change the result.
-
-    known: key -> the values under which the result is that of a file without the key; None if the caller
-    reads the key. Keys whose value is null or {} are as if they were absent.
-    """
-    for key, value in content.items():
-        if value is None or value == {}:
-            continue
-        if key not in known:
-            raise UnsupportedError(
-                f"the key {short_repr(key)} is {short_repr(value)}, and tmft does not know it: other "
-                "libraries may compute something else, so remove the key if it has no effect"
-            )
-        supported = known[key]
-        if supported is not None and not any(type(value) is type(one) and value == one for one in supported):
-            raise UnsupportedError(
-                f"{key} is {short_repr(value)}, which tmft does not support: other libraries compute "
-                "something else with it, so use a model without it"
-            )
 
 
 def is_utf8_string(value: object) -> TypeGuard[str]:

@@ -7,7 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from tmft.device import progress_bar
-from tmft.embedding.prompts import retrieval_prompts
+from tmft.embedding.prompts import (
+    DOCUMENT_PROMPT_NAMES,
+    QUERY_PROMPT_NAMES,
+    choose_prompt,
+    first_prompt_name,
+)
 from tmft.errors import InputError, short_repr
 from tmft.io.files import is_file, read_json, reading
 from tmft.io.tables import read_texts
@@ -22,6 +27,18 @@ from tmft.serving.encode_file import (
     metadata_path,
     stored_width,
 )
+
+
+def retrieval_prompts(prompts: dict[str, str], default_prompt_name: str | None) -> tuple[str, str]:
+    """Return the prompts of a query and of the documents that are searched for it.
+
+    They are those of `SentenceEncoder.encode_query` and `encode_document`, if there is a prompt for one of
+    the two. Otherwise both are the default prompt.
+    """
+    names = [first_prompt_name(prompts, known) for known in (QUERY_PROMPT_NAMES, DOCUMENT_PROMPT_NAMES)]
+    query, document = (choose_prompt(prompts, default_prompt_name, name) for name in names)
+    default = choose_prompt(prompts, default_prompt_name)
+    return (query, document) if query or document else (default, default)
 
 
 def nearest_lines(
@@ -39,7 +56,7 @@ def nearest_lines(
     path: a text file, also .gz or .xz. count: number of lines to return; equal lines count once.
     vectors: .npy file with the embeddings of these lines, written by `encode_file`; None embeds the lines.
     query_prompt, document_prompt: the prompts of the query and of the lines; None takes those of
-    `retrieval_prompts` in tmft/embedding/prompts.py.
+    `retrieval_prompts`.
     column: name of a column of a table (tmft/io/tables.py), whose rows are searched in place of lines.
     Returns [(similarity, line)], the highest similarity first, by the similarity function of the model.
     Raises InputError if the file has no text, if an embedding is not finite, or if the vectors belong to

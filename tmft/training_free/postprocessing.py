@@ -20,7 +20,7 @@ Letters in this file: N sentences that a map is fitted to, S sentences that it i
 K dimensions of the result, Q quantiles.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from tmft.embedding.modules import Dense, Normalize
 from tmft.errors import InputError, did_you_mean
+from tmft.sentence_encoder import SentenceEncoder
 
 NUM_TOP_AXES = 2  # principal axes that abtt removes
 NUM_QUANTILES = 1000
@@ -279,3 +280,34 @@ def compose_affine(first: Dense, second: Dense) -> Dense:
 def weight_and_bias(dense: Dense) -> tuple[Tensor, Tensor]:
     """Return the weight, (K, D), and the bias, (K,), of a Dense in float64."""
     return dense.weight.detach().double(), dense.bias.detach().double()
+
+
+# ------------------------------------------------------- modules that are appended to those of a model
+
+
+def first_dimensions(width: int, num_kept: int) -> Dense:
+    """Return a Dense that keeps the first num_kept of `width` dimensions: (S, width) -> (S, num_kept)."""
+    dense = Dense(width, num_kept, bias=False)
+    dense.weight.data = torch.eye(num_kept, width)
+    return dense
+
+
+def keep_first_dimensions(model: SentenceEncoder, truncate_dim: int) -> None:
+    """Append a Dense that keeps the first dimensions, and a Normalize if the model ends with one.
+
+    Unlike those of model.truncate_dim, embeddings that had length 1 then still have it, in every library.
+    """
+    if not 0 < truncate_dim <= model.full_dimensions:
+        raise InputError(f"truncate_dim {truncate_dim}: choose 1 to {model.full_dimensions}", "truncate_dim")
+    ends_with_normalize = any(isinstance(module, Normalize) for module in [*model.head_modules][-1:])
+    dense = first_dimensions(model.full_dimensions, truncate_dim)
+    model.truncate_dim = None
+    model.head_modules.extend([dense.to(model.device), *[Normalize()] * ends_with_normalize])
+
+
+def append_modules(model: SentenceEncoder, modules: Sequence[nn.Module]) -> None:
+    """Append modules to a model, which take the dimensions that model.truncate_dim leaves."""
+    if modules and model.truncate_dim is not None:
+        model.head_modules.append(first_dimensions(model.full_dimensions, model.dimensions))
+        model.truncate_dim = None
+    model.head_modules.extend(modules)
