@@ -244,8 +244,6 @@ class SentenceEncoder(nn.Module):
         >>> token_ids = model.tokenize(["Dogs sleep.", "A man plays a guitar."])
         >>> [len(ids) for ids in token_ids]
         [5, 8]
-        >>> model.tokenizer.backend.decode(token_ids[0], skip_special_tokens=False)
-        '[CLS] dogs sleep. [SEP]'
         """
         return [*self.tokenize_to_corpus(sentences, prompt, prompt_name)]
 
@@ -632,6 +630,12 @@ class SentenceEncoder(nn.Module):
         """Return the similarity of each row of u with the same row of v, as in `similarity`: (N,) float32.
 
         u, v: (N, D), or (D,) for N = 1. Raises TypeError for sentences: embed them first.
+
+        Example:
+
+        >>> u = v = SentenceEncoder.from_pretrained("data/tiny").encode(["Dogs sleep.", "It is cold."])
+        >>> SentenceEncoder.from_pretrained("data/tiny").similarity_pairwise(u, v).shape
+        torch.Size([2])
         """
         check_choice("similarity_fn_name", self.similarity_fn_name, SIMILARITIES)
         return SIMILARITIES[self.similarity_fn_name][1](to_matrix(u), to_matrix(v))
