@@ -86,9 +86,6 @@ class SentenceEncoder(nn.Module):
     layers: tuple[int, ...] | None
     pooling: str
     head_modules: nn.Sequential
-    source: str
-    load_report: str
-    has_warned_about_lengths: bool
 
     def __init__(
         self,
