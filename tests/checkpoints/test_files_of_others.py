@@ -18,6 +18,7 @@ from tmft.embedding.modules import Dense, LayerNorm, Normalize
 MODULES, TRANSFORMER = "modules.json", "sentence_bert_config.json"
 SETTINGS, POOLING, DENSE = "config_sentence_transformers.json", "1_Pooling/config.json", "2_Dense/config.json"
 NORM, TOKENIZER, TMFT = "3_LayerNorm/config.json", "tokenizer_config.json", "tmft.json"
+TOKEN_MAP = "special_tokens_map.json"
 LONG = " ".join(f"a man plays music {word}" for word in ("cat", "dog", "park", "guitar", "woman") * 3)
 TEXTS = [*SENTENCES, LONG]
 QUERY = "two dogs in: "
@@ -78,6 +79,9 @@ CASES = {
     "the config of a LayerNorm, a key": (write(NORM, new_option=3), "'new_option' is 3"),
     "tokenizer_config.json, a key": (write(TOKENIZER, new_option=3), None),
     "tmft.json, a key": (write(TMFT, new_option=3), "'new_option' is 3"),
+    "config.json, a key": (write("config.json", new_option=3), None),
+    "tokenizer.json, a key": (write("tokenizer.json", new_option=3), "tokenizer.json cannot be read"),
+    "special_tokens_map.json, a key": (write(TOKEN_MAP, new_option=3), None),
     # a known key with a value that is not supported
     "another task": (write(TRANSFORMER, transformer_task="fill-mask"), "transformer_task is 'fill-mask'"),
     "another output": (write(TRANSFORMER, module_output_name="scores"), "module_output_name is 'scores'"),
@@ -114,6 +118,8 @@ CASES = {
     "extra special tokens": (write(TOKENIZER, extra_special_tokens=["cat", "dog"]), None),
     "named special tokens": (write(TOKENIZER, extra_special_tokens={"pet_token": "cat"}), None),
     "additional special tokens": (write(TOKENIZER, additional_special_tokens=["cat"]), None),
+    "additional special tokens of an old file": (write(TOKEN_MAP, additional_special_tokens=["cat"]), None),
+    "a named token of an old file": (write(TOKEN_MAP, image_token="dog"), None),
     "a special token of its own": (write(TOKENIZER, image_token="cat"), None),
     "special tokens in no list": (
         write(TOKENIZER, extra_special_tokens=5),
