@@ -273,8 +273,8 @@ class ModelFolder:
         architecture.
         Raises InputError if a file is damaged, or if tmft cannot run one of the modules.
         """
-        names = (*map(self.in_encoder, TRANSFORMER_CONFIG_FILES), *TRANSFORMER_CONFIG_FILES)
-        of_encoder = next(filter(self.find, names), TRANSFORMER_CONFIG_FILES[0])
+        files = TRANSFORMER_CONFIG_FILES if self.modules else TRANSFORMER_CONFIG_FILES[:1]
+        of_encoder = next(filter(self.find, (*map(self.in_encoder, files), *files)), files[0])
         st_config = self.parse_json("config_sentence_transformers.json", parse_st_config)
         tmft_json = self.parse_json("tmft.json", parse_tmft_json)
         transformer_config = self.parse_json(of_encoder, parse_transformer_config)
