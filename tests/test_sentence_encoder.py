@@ -166,6 +166,18 @@ def test_a_prompt_of_one_call_is_applied_and_not_kept(prompt, model, embeddings)
     assert np.array_equal(with_prompt.encode(SENTENCES, prompt=""), embeddings)
 
 
+@pytest.mark.parametrize("name", ["query", "document"])
+def test_queries_and_documents_have_their_own_prompts_unless_one_is_given(name):
+    model = tiny_model()
+    model.prompts |= {"query": "two dogs ", "document": "the cat: ", "other": "music "}
+    method = {"query": model.encode_query, "document": model.encode_document}[name]
+    assert np.array_equal(method(SENTENCES), model.encode(SENTENCES, prompt_name=name))
+    assert np.array_equal(method(SENTENCES, prompt=""), model.encode(SENTENCES))
+    other = model.encode(SENTENCES, prompt_name="other")
+    assert np.array_equal(method(SENTENCES, prompt_name="other"), other)
+    assert not np.allclose(other, model.encode(SENTENCES), atol=0.01)
+
+
 def test_token_weights_that_count_the_tokens_of_a_prompt_fit_prompts_of_its_length_alone():
     model, other = tiny_model(), tiny_model()
     model.prompt, other.prompt = "a dog ", "the cat "

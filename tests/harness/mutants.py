@@ -31,6 +31,7 @@ TESTS = {
         "tests/models/test_every_family.py",
     ],
     "tmft/sentence_encoder.py": [
+        "tests/checkpoints/test_files_of_others.py",
         "tests/test_sentence_encoder.py",
         "tests/embedding",
         "tests/checkpoints/test_refused_folders.py",
