@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from conftest import WITHOUT_DROPOUT, embed_columns, padded, tiny_model, training_task
 from torch import nn
 
+from tmft.callbacks import Callback
 from tmft.data import Examples
 from tmft.errors import InputError
 from tmft.loop import Recipe, fit, linear_schedule_with_warmup
@@ -36,6 +37,18 @@ def train(recipe=FAST, seed=0, model=None, task=TASKS["stsb"]):
     model = model or tiny_model(untrained=True)
     torch.manual_seed(seed)
     return model, list(fit(model, training_task(task, cosine_mse, TRAIN, DEV), recipe, seed))
+
+
+def test_dropout_is_on_in_every_step_and_off_afterwards():
+    model, modes = tiny_model(untrained=True).eval(), []
+
+    class Watch(Callback):
+        def on_substep_end(self, state, batch):
+            modes.append(all(module.training for module in model.modules()))
+
+    list(fit(model, training_task(TASKS["stsb"], cosine_mse, TRAIN, DEV), FAST, callbacks=[Watch()]))
+    assert len(modes) >= 3 and all(modes)
+    assert not any(module.training for module in model.modules())
 
 
 def test_cosine_mse_by_hand():
