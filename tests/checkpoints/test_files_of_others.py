@@ -90,6 +90,11 @@ CASES = {
     "other layers": (write(TRANSFORMER, config_args={"num_hidden_layers": 1}), "'num_hidden_layers' is 1"),
     "another dtype": (write(TRANSFORMER, model_kwargs={"dtype": "float16"}), "dtype is 'float16'"),
     "arguments without effect": (write(TRANSFORMER, model_args={"attn_implementation": "eager"}), None),
+    "more arguments without effect": (
+        write(TRANSFORMER, model_args={"trust_remote_code": True}, tokenizer_args={"use_fast": True}),
+        None,
+    ),
+    "empty arguments": (write(TRANSFORMER, config_args={}, model_kwargs=None, unpad_inputs=False), None),
     "arguments of calls": (
         write(TRANSFORMER, processing_kwargs={"text": {"padding": 8}}),
         "'processing_kwargs'",
