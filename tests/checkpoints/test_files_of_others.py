@@ -94,7 +94,7 @@ CASES = {
         write(TRANSFORMER, model_args={"trust_remote_code": True}, tokenizer_args={"use_fast": True}),
         None,
     ),
-    "empty arguments": (write(TRANSFORMER, config_args={}, model_kwargs=None, unpad_inputs=False), None),
+    "empty arguments": (write(TRANSFORMER, config_args={}, unpad_inputs=False), None),
     "arguments of calls": (
         write(TRANSFORMER, processing_kwargs={"text": {"padding": 8}}),
         "'processing_kwargs'",
