@@ -96,6 +96,18 @@ def test_layers_that_are_kept_twice_have_the_numbers_of_the_checkpoint(tiny_fold
     assert encoder.kept_layers == (2, 3)
 
 
+def test_a_card_takes_the_mean_in_transformers_only_where_the_embedding_is_nothing_else():
+    def shows_the_mean(**changes) -> bool:
+        model = tiny_model()
+        for name, value in changes.items():
+            setattr(model, name, value)
+        return "(hidden * mask).sum(1)" in sentence_model_card(model)
+
+    assert shows_the_mean()
+    for change in ({"pooling": "cls"}, {"include_prompt": False}, {"truncate_dim": 3}, {"prompt": "a dog "}):
+        assert not shows_the_mean(**change), change
+
+
 def test_the_card_of_a_student_names_its_teacher():
     data = ModelCardData("Scores", base="a/base", teacher="sentence-transformers/all-MiniLM-L6-v2")
     card = sentence_model_card(tiny_model(), data)
