@@ -232,8 +232,7 @@ class SentenceEncoder(nn.Module):
         """Return the token ids of each sentence: special tokens are included, at most max_length ids each.
 
         prompt, prompt_name: as in `encode`. A warning is logged if sentences were truncated.
-        Raises InputError if the model has token weights that exclude the tokens of its default prompt, and
-        another prompt is given.
+        Raises InputError if the token weights of the model exclude the tokens of a prompt of another length.
 
         Example:
 

@@ -13,6 +13,7 @@ import torch
 from conftest import SENTENCES, tiny_model
 
 from tmft import InputError, SentenceEncoder
+from tmft.checkpoints.model_folder import ModelFolder
 from tmft.embedding.modules import Dense, LayerNorm, Normalize
 
 MODULES, TRANSFORMER = "modules.json", "sentence_bert_config.json"
@@ -203,3 +204,8 @@ def test_a_pooling_that_cannot_leave_out_a_prompt_says_so_when_there_is_one(pool
     assert np.array_equal(model.encode(SENTENCES), before)
     with pytest.raises(InputError, match=f"pooling {pooling}: this model leaves the prompt out"):
         model.encode(SENTENCES, prompt=QUERY)
+
+
+def test_a_file_under_its_older_name_is_one_of_the_files_of_the_model(folder, tmp_path):
+    rename(TRANSFORMER, "sentence_roberta_config.json")(copytree(folder, path := tmp_path / "model"))
+    assert "sentence_roberta_config.json" in ModelFolder(path).digests()

@@ -101,7 +101,8 @@ def format_sentence_model_card(
     name: the folder or hub id that the code snippets load.
     """
     base = parse_hub_id(source if data.base is None else data.base)
-    depth = describe_depth(num_layers, data.kept_layers)
+    keeps_first = data.kept_layers in (None, tuple(range(num_layers)))
+    depth = describe_depth(num_layers, None if keeps_first else data.kept_layers)
     origin = base or sanitize(Path(source).name, MAX_NAME_LENGTH) or "an encoder"
     is_truncated = is_truncated or data.base not in (None, source)
     title = (
@@ -111,7 +112,7 @@ def format_sentence_model_card(
     if data.teacher:
         teacher = parse_hub_id(data.teacher) or sanitize(Path(data.teacher).name, MAX_NAME_LENGTH)
         made = f"Distilled from {teacher} by tmft, a library for"
-    elif is_truncated and data.results and "counted" not in depth:
+    elif is_truncated and data.results and keeps_first:
         made = "Made by"
     language, license_name = KNOWN_CHECKPOINTS.get(base, ("", ""))
     note = escape_markdown(usage.compatibility_note, MAX_NOTE_LENGTH)
@@ -145,8 +146,11 @@ Hidden state {layer_mix}, pooling {pooling!r}, {dimensions} dimensions, at most 
 
 
 def describe_depth(num_layers: int, kept_layers: Sequence[int] | None) -> str:
-    """Return the layers of a model in words: "the first 3 layers", "layers 0, 2 and 5 (counted from 0)"."""
-    if kept_layers is None or [*kept_layers] == [*range(num_layers)]:
+    """Return the layers of a model in words: "the first 3 layers", "layers 0, 2 and 5 (counted from 0)".
+
+    kept_layers: the numbers of the layers of the checkpoint; None: the first num_layers.
+    """
+    if kept_layers is None:
         return {0: "the embeddings", 1: "the first layer"}.get(num_layers, f"the first {num_layers} layers")
     if len(kept_layers) == 1:
         return f"layer {kept_layers[0]} (counted from 0)"

@@ -264,6 +264,12 @@ class ModelFolder:
 
     # ------------------------------------------------------------- the settings beside those of the encoder
 
+    @cached_property
+    def transformer_config_file(self) -> str:
+        """The name of the file that a Transformer module has beside config.json, which may be absent."""
+        files = TRANSFORMER_CONFIG_FILES if self.modules else TRANSFORMER_CONFIG_FILES[:1]
+        return next(filter(self.find, (*map(self.in_encoder, files), *files)), files[0])
+
     def settings(self, pooling: str | None = None) -> ModelSettings:
         """Return the settings in the folder, besides those of the encoder and the tokenizer.
 
@@ -273,11 +279,9 @@ class ModelFolder:
         architecture.
         Raises InputError if a file is damaged, or if tmft cannot run one of the modules.
         """
-        files = TRANSFORMER_CONFIG_FILES if self.modules else TRANSFORMER_CONFIG_FILES[:1]
-        of_encoder = next(filter(self.find, (*map(self.in_encoder, files), *files)), files[0])
         st_config = self.parse_json("config_sentence_transformers.json", parse_st_config)
         tmft_json = self.parse_json("tmft.json", parse_tmft_json)
-        transformer_config = self.parse_json(of_encoder, parse_transformer_config)
+        transformer_config = self.parse_json(self.transformer_config_file, parse_transformer_config)
         pooling_folder = self.subfolder_of("Pooling") if self.modules else "1_Pooling"
         pooling_config: dict[str, Any] = {}
         if pooling_folder is not None and pooling is None:
@@ -399,7 +403,7 @@ class ModelFolder:
 
         weights: False leaves out the weights of the encoder, unless the model is static.
         """
-        names = {*ST_CONFIG_FILES, "config.json"}
+        names = {*ST_CONFIG_FILES, "config.json", self.transformer_config_file}
         names |= {
             self.in_encoder(name)
             for name in (
