@@ -77,7 +77,7 @@ REFUSED_BY_FINE_TUNE = {
     "rescale_to_labels": NO_FLAG,
 }
 REFUSED_BY_DISTILL = {
-    "teacher": [None, 5, "folder", SentenceEncoder],
+    "teacher": [None, 5, ["a"], b"a", SentenceEncoder],
     "lines": [5, True, "one text", [5], ["a", None], ["\ud800"]],
     "layers": [*NO_COUNT, None, 5],  # the teacher has four
     "hidden_size": [*NO_COUNT, 31, 33, 1000],

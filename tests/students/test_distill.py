@@ -52,7 +52,7 @@ def test_the_layers_of_a_student_are_evenly_spaced_and_end_with_the_last():
         space_layers_evenly(7, 6)
 
 
-def test_a_distilled_student_is_closer_to_its_teacher_than_the_layers_it_began_with(teacher, lines):
+def test_a_distilled_student_is_closer_to_its_teacher_than_the_layers_it_began_with(teacher, lines, tmp_path):
     before = {name: weight.clone() for name, weight in teacher.state_dict().items()}
     recipe = Recipe(epochs=1, batch_size=16, lr=1e-3)
     student = distill(teacher, lines, layers=2, recipe=recipe)
@@ -69,7 +69,8 @@ def test_a_distilled_student_is_closer_to_its_teacher_than_the_layers_it_began_w
     said = re.fullmatch(r"distilled from .*mlm: mean cosine (0\.\d+) on (\d+) lines .*", student.load_report)
     assert int(said[2]) == num_dev
     assert float(said[1]) == pytest.approx(teacher_cosine(student, teacher, shuffled[:num_dev]), abs=1e-4)
-    again = distill(teacher, lines, layers=2, recipe=recipe)
+    teacher.save_pretrained(tmp_path / "teacher")
+    again = distill(tmp_path / "teacher", lines, layers=2, recipe=recipe)  # by its name
     assert torch.equal(*(model.encode(held_out, convert_to_tensor=True) for model in (student, again)))
 
 

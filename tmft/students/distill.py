@@ -1,9 +1,8 @@
 """Distill a sentence encoder into a smaller one, in Python.
 
-    from tmft import SentenceEncoder
-    from tmft.students.distill import distill
+    from tmft import distill
 
-    teacher = SentenceEncoder.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
+    teacher = "sentence-transformers/all-MiniLM-L6-v2"  # or a SentenceEncoder
     student = distill(teacher, lines, layers=3)   # lines: a list of sentences, the more the better
     student = distill(teacher, layers=3)          # random words of the teacher's vocabulary
     student.save_pretrained("student")
@@ -17,6 +16,7 @@ import re
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import replace
+from os import PathLike
 from random import Random
 from typing import get_type_hints
 
@@ -47,7 +47,7 @@ RANDOM_LINE_WORDS = 3, 13  # lowest number of words in one of them, and the firs
 
 
 def distill(
-    teacher: SentenceEncoder,
+    teacher: str | PathLike[str] | SentenceEncoder,
     lines: Iterable[str] | None = None,
     layers: int = 3,
     hidden_size: int | None = None,
@@ -59,7 +59,8 @@ def distill(
     """Return a smaller encoder that has learned to give texts the embeddings that a teacher gives them.
 
     Its load_report says how near it has come, on lines that were held out. Progress is shown on stderr.
-    teacher: any SentenceEncoder; it is not changed. It embeds the lines in the dtype of its weights.
+    teacher: a hub id, a folder, or a SentenceEncoder, which is not changed and embeds the lines in the dtype
+        of its weights.
     lines: sentences, at least MIN_LINES different ones; one in a hundred, at most MAX_DEV_LINES, is not
         trained on and decides, by its cosine to the teacher, which epoch is kept. None: the sentences of the
         task sample and random words of the teacher's vocabulary (`draw_random_lines`), for a first student;
@@ -82,14 +83,16 @@ def distill(
     given = {name: value for name, value in locals().items() if name != "lines"}  # see check_sentences
     check_arguments(given, get_type_hints(distill))
     check_range("seed", seed, *SEED_RANGE)
+    if quantization is not None:
+        check_choice("quantization", quantization, NUMBER_RANGES)
+    if not isinstance(teacher, SentenceEncoder):
+        teacher = SentenceEncoder.from_pretrained(teacher)
     if hidden_size is None:
         kept_layers = space_layers_evenly(layers, len(teacher.encoder.layers))
     else:
         check_shape(layers, hidden_size, teacher)
     if vocab_size is not None:
         check_range("vocab_size", vocab_size, 1, len(teacher.tokenizer.vocabulary))
-    if quantization is not None:
-        check_choice("quantization", quantization, NUMBER_RANGES)
     no_text = lines is None
     if lines is None:
         sample = read_all_splits(get_task("sample"))[""].values()
