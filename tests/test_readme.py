@@ -41,7 +41,7 @@ from tmft.runs.run_config import FineTuningRecipe
 from tmft.runs.sweep_plan import parse_layers
 from tmft.training_free.postprocessing import POSTPROCESSING
 
-PATHS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PATHS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("docs/research/*.md"))]
 PATHS += [ROOT / "data/README.md", ROOT / "data/twins/README.md", ROOT / "data/tiny/README.md"]
 PAGES = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in PATHS}
 README = PAGES["README.md"]
@@ -423,6 +423,41 @@ def test_links_lead_somewhere():
         for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
             if "://" not in link:
                 assert (ROOT / page).parent.joinpath(link).exists(), (page, link)
+
+
+def test_anchors_are_headings_of_the_page_to_which_they_lead():
+    others = ("CHANGELOG.md", "CONTRIBUTING.md", "docs/lecture/README.md")
+    pages = PAGES | {name: (ROOT / name).read_text(encoding="utf-8") for name in others}
+    found = [
+        (page, *link)
+        for page, text in pages.items()
+        for link in re.findall(r"\]\(([^)#\s]*)#([^)]+)\)", text)
+    ]
+    assert len(found) > 50
+    for page, path, anchor in found:
+        if "://" not in path:
+            target = (ROOT / page).parent.joinpath(path) if path else ROOT / page
+            assert anchor in anchors(target.read_text(encoding="utf-8")), (page, path, anchor)
+
+
+def anchors(page: str) -> set[str]:
+    """The anchors of the headings of a page, as GitHub and the site name them."""
+    page = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
+    words = (
+        re.sub(r"[^\w\s-]", "", heading.lower()) for heading in re.findall(r"^#+ (.*)$", page, re.MULTILINE)
+    )
+    return {re.sub(r"\s", "-", heading.strip()) for heading in words}
+
+
+@pytest.mark.parametrize("name", ["students"])
+def test_a_page_begins_with_what_it_shows_and_has_one_table(name):
+    """The history of what was measured stands in docs/research under the same name."""
+    page = PAGES[f"docs/{name}.md"]
+    before_the_table = page.partition("\n|")[0].split("\n", 1)[1]
+    assert 40 < len(before_the_table.split()) < 160
+    assert len(re.findall(r"^\|[-:|]+\|$", page.replace(" ", ""), re.MULTILINE)) == 1
+    assert page.count("![") <= 1 and len(page.split()) <= 1500
+    assert f"](research/{name}.md)" in page and f"](../{name}.md)" in PAGES[f"docs/research/{name}.md"]
 
 
 def test_every_page_is_linked_from_the_readme():

@@ -27,6 +27,7 @@ SOURCES = [
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs/*.md",
+    "docs/research/*.md",
     "docs/lecture/README.md",
     "data/README.md",
 ]

@@ -1,4 +1,4 @@
-"""What tests/bench/students.py measures of runs of distillation; docs/students.md says what it measured."""
+"""tests/bench/students.py measures runs of distillation; docs/research/students.md says what it measured."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ RUNS = json.loads((ROOT / "docs/students-scaling.json").read_text(encoding="utf-
 
 
 def test_the_table_of_the_page_is_that_of_the_measurements():
-    assert scaling_table(RUNS) in (ROOT / "docs/students.md").read_text(encoding="utf-8")
+    assert scaling_table(RUNS) in (ROOT / "docs/research/students.md").read_text(encoding="utf-8")
 
 
 def test_a_run_is_measured_by_its_result_and_its_saved_model(tmp_path, tiny_folder, real_data, monkeypatch):
