@@ -152,7 +152,7 @@ def test_cost_against_size_has_a_point_for_each_size_length_and_depth(
 def test_the_table_of_the_page_is_that_of_the_measurements():
     module = pytest.importorskip("bench_scaling")
     content = json.loads((ROOT / "docs/scaling.json").read_text(encoding="utf-8"))
-    assert module.table(content) in (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+    assert module.table(content) in (ROOT / "docs/research/performance.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
