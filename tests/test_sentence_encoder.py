@@ -1,10 +1,12 @@
 """SentenceEncoder: sentences in, embeddings in the same order out; a saved model is the same everywhere."""
 
 import copy
+import inspect
 import json
 import logging
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 import torch
 from conftest import ROOT, SENTENCES, assert_same_embeddings, embed_columns, tiny_model
 
+import tmft.sentence_encoder
 from tmft import InputError, SentenceEncoder, distill
 from tmft.checkpoints.sentence_folder import sentence_model_card
 from tmft.embedding.modules import Dense
@@ -221,6 +224,21 @@ REFUSED_CALLS = {
         r"sentence 1 \('.*'\) has half a character .*: decode the text",
     ),
     "one string to tokenize": (lambda model: model.tokenize("abc"), TypeError, r"a list of sentences is"),
+    "a name in place of an encoder": (
+        lambda model: SentenceEncoder("all-MiniLM-L6-v2", device="cuda"),
+        InputError,
+        r"load a model with SentenceEncoder.from_pretrained\('all-MiniLM-L6-v2'\)$",
+    ),
+    "a path in place of an encoder": (
+        lambda model: SentenceEncoder(Path("data/tiny")),
+        InputError,
+        r"load a model with SentenceEncoder.from_pretrained\('data/tiny'\)$",
+    ),
+    "the device of another library": (
+        lambda model: SentenceEncoder.from_pretrained("data/tiny", device="gpu"),
+        InputError,
+        "^device gpu: torch calls an NVIDIA GPU cuda: use cuda or auto$",
+    ),
 }
 
 
@@ -360,6 +378,16 @@ def test_all_settings_of_a_folder_are_restored_and_any_can_be_overridden(tmp_pat
     assert other.prompt == model.prompt
     plain = SentenceEncoder.from_pretrained(tmp_path / "tiny", layer=2, pooling="max")
     assert np.array_equal(other.encode(["music"]), plain.encode(["a dog music is [MASK]"]))
+
+
+def test_a_model_is_put_on_the_device_that_is_named(tiny_folder, monkeypatch):
+    assert SentenceEncoder.from_pretrained(tiny_folder).device.type == "cpu"
+    monkeypatch.setattr(tmft.sentence_encoder, "choose_device", {"cuda:1": torch.device("meta")}.get)
+    assert SentenceEncoder.from_pretrained(tiny_folder, device="cuda:1").device.type == "meta"
+
+
+def test_the_signature_of_the_class_is_that_of_its_parts():
+    assert [*inspect.signature(SentenceEncoder).parameters][:3] == ["encoder", "tokenizer", "pooling"]
 
 
 def test_random_weights_need_no_file_follow_the_seed_and_may_have_fewer_layers(tiny_folder):

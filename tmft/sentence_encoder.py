@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmft.device import progress_bar
+from tmft.device import choose_device, progress_bar
 from tmft.embedding.layer_mix import check_layer_mix, layer_mix_width, mean_hidden_state
 from tmft.embedding.modules import Normalize, check_module_widths
 from tmft.embedding.prompts import (
@@ -119,6 +119,17 @@ class SentenceEncoder(nn.Module):
         self.source, self.load_report = source, load_report
         self.has_warned_about_lengths = False
 
+    def __new__(cls, *given: Any, **named: Any) -> "SentenceEncoder":
+        """Return the object that __init__ sets up. Raises InputError for a name in place of an encoder."""
+        if given and isinstance(given[0], str | os.PathLike):
+            load = f"SentenceEncoder.from_pretrained({short_repr(str(given[0]))})"
+            raise InputError(
+                f"SentenceEncoder is made of an encoder and a tokenizer: load a model with {load}"
+            )
+        return super().__new__(cls)
+
+    __new__.__wrapped__ = __init__  # type: ignore[attr-defined]  # whose parameters help() shows
+
     # ---------------------------------------------------------------------------------------- from_pretrained
 
     @classmethod
@@ -130,10 +141,12 @@ class SentenceEncoder(nn.Module):
         max_length: int | None = None,
         init: str = "pretrained",
         dtype: str | torch.dtype = torch.float32,
+        device: str | None = None,
     ) -> "SentenceEncoder":
-        """Return the model with the first `layer` layers of a checkpoint, on the CPU and in evaluation mode.
+        """Return the model with the first `layer` layers of a checkpoint, in evaluation mode.
 
-        checkpoint: a hub id with an optional @revision, a folder, or a model of tmft, such as data/tiny.
+        checkpoint: a hub id with an optional @revision, a folder, or a model of tmft, such as data/tiny. The
+        owner sentence-transformers may be left out: all-MiniLM-L6-v2.
         layer: how many layers to keep; None keeps all. A mix such as "1+12" or "word+12" pools the mean of
         several hidden states, see embedding/layer_mix.py.
         pooling: the name of a pooling. None uses the pooling, the token weights and the modules that were
@@ -147,6 +160,8 @@ class SentenceEncoder(nn.Module):
         dtype: that of the encoder's weights, in which its layers compute: float32, bfloat16 or float16 (or
         their names), or "auto", the one in which most weights are stored. Pooling and the modules after it
         compute in float32. To train the model it has to be float32.
+        device: where the model computes: "cuda", another device of torch, or "auto", the GPU if there is one;
+        None is the CPU.
         Raises InputError if the checkpoint is damaged or cannot be run.
 
         Example:
@@ -157,7 +172,9 @@ class SentenceEncoder(nn.Module):
         """
         from tmft.checkpoints.sentence_folder import load_sentence_encoder
 
-        return load_sentence_encoder(cls, checkpoint, layer, pooling, max_length, init, dtype)
+        chosen = choose_device(device) if device else None
+        model = load_sentence_encoder(cls, checkpoint, layer, pooling, max_length, init, dtype)
+        return model.to(chosen) if chosen else model
 
     @property
     def device(self) -> torch.device:
@@ -601,6 +618,18 @@ class SentenceEncoder(nn.Module):
         from tmft.checkpoints.sentence_folder import save_sentence_encoder
 
         save_sentence_encoder(self, folder, dtype)
+
+    def push_to_hub(self, repo_id: str, private: bool = True) -> str:
+        """Upload the folder of `save_pretrained` to a new repository on the hub, and return its URL.
+
+        repo_id: the name of the repository, OWNER/NAME, or NAME for one of your own.
+        private: False makes the repository public, once the upload is complete.
+        The token is that of `hf auth login`, or in the environment variable HF_TOKEN. Raises InputError if
+        there is no such token, if the repository exists, or if the upload fails: nothing is public then.
+        """
+        from tmft.checkpoints.sentence_folder import push_sentence_encoder
+
+        return push_sentence_encoder(self, repo_id, private)
 
     # ------------------------------------------- expected by the evaluators of sentence-transformers and MTEB
 

@@ -35,6 +35,7 @@ from tmft.sentence_encoder import SentenceEncoder
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REPOSITORY = "someone/tiny-electra"
+OF_THE_ORGANIZATION = "sentence-transformers/tiny-minilm"
 GATED = "someone/gated"
 NOBODY = "http://127.0.0.1:9"  # nothing listens there
 
@@ -179,7 +180,7 @@ class Hub(BaseHTTPRequestHandler):
         path = self.folder / name
         if repository == GATED:
             return self.refuse(403, "GatedRepo")
-        if repository != REPOSITORY:
+        if repository not in (REPOSITORY, OF_THE_ORGANIZATION):
             return self.refuse(404, "RepoNotFound")
         if revision not in ("main", "v2", COMMIT):
             return self.refuse(404, "RevisionNotFound")
@@ -256,13 +257,18 @@ def hub(tmp_path):
 
 
 def load(
-    where: str, endpoint: str, cache: Path, offline: bool = False, arguments: str = ""
+    where: str,
+    endpoint: str,
+    cache: Path,
+    offline: bool = False,
+    arguments: str = "",
+    shown: str = f"model.encode({SENTENCES[:1]!r})[0, :4].tolist()",
 ) -> subprocess.CompletedProcess:
     """Load `where` and print an embedding, in a process of its own: huggingface-hub reads settings once."""
     program = (
         "from tmft.cli.parser import run_command\nfrom tmft import SentenceEncoder\ndef main():\n"
         f"    model = SentenceEncoder.from_pretrained({where!r}{arguments})\n"
-        f"    print(model.encode({SENTENCES[:1]!r})[0, :4].tolist())\nrun_command(main)\n"
+        f"    print({shown})\nrun_command(main)\n"
     )
     environment = {
         "HF_ENDPOINT": endpoint,
@@ -297,6 +303,22 @@ def test_a_revision_is_requested(hub, tmp_path):
     assert answer.returncode == 0, answer.stderr
     assert f"HEAD /{REPOSITORY}/resolve/v2/config.json" in handler.requests
     assert not any("/resolve/main/" in request for request in handler.requests)
+
+
+@pytest.mark.slow
+def test_a_name_without_an_owner_is_also_that_of_a_model_of_sentence_transformers(hub, embedding, tmp_path):
+    """With a revision, too, and from the cache; the card names its owner."""
+    endpoint, handler = hub
+    assert_prints(load("tiny-minilm@v2", endpoint, tmp_path), embedding)
+    paths = [request.split()[1].removesuffix("/resolve/v2/config.json") for request in handler.requests]
+    assert paths[0] == "/tiny-minilm" and f"/{OF_THE_ORGANIZATION}" in paths
+    start = time.monotonic()
+    for where in (endpoint, NOBODY):
+        assert_prints(load("tiny-minilm@v2", where, tmp_path, offline=where == endpoint), embedding)
+    assert time.monotonic() - start < 15
+    source = load("tiny-minilm@v2", endpoint, tmp_path, shown="model.source").stdout
+    assert source == f"{OF_THE_ORGANIZATION}@v2\n"
+    assert_one_line(load("tiny-minilm@v3", endpoint, tmp_path), f"{OF_THE_ORGANIZATION} has no revision 'v3'")
 
 
 @pytest.mark.slow
@@ -437,6 +459,7 @@ REFUSED = {
     f"{GATED} is gated: accept its terms": GATED,
     "did you mean google/electra-base-discriminator?": "google/electra-base-discriminater",
     "no folder a--b/c, and it is not a hub id": "a--b/c",
+    "no folder absent, and no such checkpoint on the hub": "absent",
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from tmft.errors import InputError, describe_error, did_you_mean, short_repr
 
+DEFAULT_OWNER = "sentence-transformers"  # of names without an owner that the hub does not know
 HUB_TIMEOUT = 4.0  # seconds within which the hub has to answer
 # Checkpoints that tmft knows by name, those of the paper first, to suggest the one that a user probably meant
 # and for model cards. Hub id -> (language, license) according to its page; '' if the page does not state it.
@@ -56,24 +57,47 @@ def is_hub_id(name: str) -> bool:
     return re.fullmatch(r"(\w[\w.-]*/)?\w[\w.-]*(@.+)?", name) is not None and not is_local
 
 
+class UnknownCheckpoint(InputError):
+    """There is no such checkpoint, neither on the hub nor in the cache."""
+
+
 class HubRepository:
     """A repository on the hub, whose files are downloaded when asked for, unless they are in the cache.
 
     The cache, the access token and the offline mode are those of huggingface-hub (the environment variables
     HF_HOME, HF_TOKEN and HF_HUB_OFFLINE).
 
-    hub_id: owner/name[@revision]. problem: why nothing can be downloaded, as a clause with a remedy; "" if
-    the hub can be used.
+    hub_id: [owner/]name[@revision]. problem: why nothing can be downloaded, as a clause with a remedy; "" if
+    the hub can be used; None: ask the hub.
     """
 
     hub_id: str
     problem: str
 
-    def __init__(self, hub_id: str):
+    def __init__(self, hub_id: str, problem: str | None = None):
         self.hub_id = hub_id
         self.repository, _, revision = hub_id.partition("@")
         self.revision = revision or None
-        self.problem = unreachable_reason(self.repository, self.revision)
+        self.problem = unreachable_reason(self.repository, self.revision) if problem is None else problem
+
+    @classmethod
+    def find(cls, hub_id: str) -> tuple["HubRepository", Path]:
+        """Return the repository of a hub id and its folder in the cache, as `open` does.
+
+        A name without an owner that is not found, such as all-MiniLM-L6-v2, is also looked for among the
+        models of sentence-transformers.
+        """
+        repository = cls(hub_id)
+        try:
+            return repository, repository.open()
+        except UnknownCheckpoint as error:
+            if "/" in repository.repository:
+                raise
+            repository = cls(f"{DEFAULT_OWNER}/{hub_id}", repository.problem)
+            try:
+                return repository, repository.open()
+            except UnknownCheckpoint:
+                raise error from None
 
     def open(self) -> Path:
         """Return the folder in the cache that holds the files of this revision; all are then of one commit.
@@ -90,7 +114,7 @@ class HubRepository:
             is_known = self.repository in KNOWN_CHECKPOINTS  # it is typed rightly, only not here
             suggestion = "" if is_known else did_you_mean(self.repository, KNOWN_CHECKPOINTS)
             absent = f"no folder {self.hub_id}, and its config.json is not in the cache"
-            raise InputError(f"{absent}; {self.problem}{suggestion}")
+            raise UnknownCheckpoint(f"{absent}; {self.problem}{suggestion}")
         self.revision = first.parent.name  # the commit
         return first.parent
 
@@ -126,7 +150,7 @@ class HubRepository:
                 f"{self.hub_id} is gated: accept its terms on the hub, then set HF_TOKEN"
             ) from None
         except errors.RepositoryNotFoundError:
-            raise InputError(
+            raise UnknownCheckpoint(
                 f"no folder {self.hub_id}, and no such checkpoint on the hub: check the spelling, "
                 f"or set HF_TOKEN if it is private{did_you_mean(self.repository, KNOWN_CHECKPOINTS)}"
             ) from None

@@ -9,6 +9,7 @@ import logging
 import os
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,6 +17,7 @@ import torch
 from tmft.checkpoints.load import load_encoder_with_report, random_encoder_with_report
 from tmft.checkpoints.model_card import PLACEHOLDER_PATH, ModelCardData, UsageInfo, format_sentence_model_card
 from tmft.checkpoints.model_folder import ST_CONFIG_FILES, ModelFolder
+from tmft.checkpoints.push_to_hub import push_to_hub, resolve_repo_id
 from tmft.checkpoints.save import compatibility_note, has_pooler, save_encoder, transformers_class
 from tmft.checkpoints.saved_modules import load_modules, to_saved_modules
 from tmft.checkpoints.st_folder import ModelSettings, check_static_settings, settings_to_files
@@ -128,6 +130,16 @@ def save_sentence_encoder(
         for name, content in (tokenizer_files | settings_files).items():
             write_file(new / name, content)
         write_file(new / "README.md", sentence_model_card(model))
+
+
+def push_sentence_encoder(model: "SentenceEncoder", repo_id: str, private: bool) -> str:
+    """Upload a model to a new repository. `SentenceEncoder.push_to_hub` explains the parameters."""
+    repo_id = resolve_repo_id(repo_id)
+    with TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "model"
+        save_sentence_encoder(model, folder)
+        write_file(folder / "README.md", sentence_model_card(model, name=repo_id))
+        return push_to_hub(folder, repo_id, not private)
 
 
 def check_can_be_saved(model: "SentenceEncoder") -> ModelSettings:

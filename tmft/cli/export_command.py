@@ -24,6 +24,7 @@ from pathlib import Path
 import torch
 
 from tmft.checkpoints.model_card import ModelCardData
+from tmft.checkpoints.push_to_hub import push_to_hub, resolve_repo_id
 from tmft.checkpoints.save import weight_bytes
 from tmft.cli.options import (
     add_embedding_options,
@@ -39,7 +40,6 @@ from tmft.device import choose_device
 from tmft.errors import InputError
 from tmft.evaluation.evaluators import Evaluation
 from tmft.export.export import DTYPES, FORMATS, QUANTIZED_DTYPES, export, folder_size
-from tmft.export.push_to_hub import push_to_hub, resolve_repo_id
 from tmft.io.atomic import check_output_folder
 from tmft.io.formatting import percent
 from tmft.io.text import read_lines

@@ -159,14 +159,18 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-def push(folder: Path, name: str, hub, cache: Path, public=False, token=TOKEN, whole=False):
-    """Upload in a process of its own, as huggingface-hub reads its settings once; whole: with evaluate.py."""
+def push(folder: Path, name: str, hub, cache: Path, public=False, token=TOKEN, whole=False, upload=""):
+    """Upload in a process of its own, as huggingface-hub reads its settings once.
+
+    whole: with the command export. upload: an expression, which is printed; "": upload the folder.
+    """
+    upload = upload or f"push_to_hub(Path({str(folder)!r}), resolve_repo_id({name!r}), {public})"
     program = (
         "import sys, time\nfrom pathlib import Path\nfrom tmft.cli.parser import run_command\n"
         "time.sleep = lambda seconds: None\n"  # huggingface-hub waits 1, 2, 4, 8 and 8 seconds to try again
-        "from tmft.export.push_to_hub import push_to_hub, resolve_repo_id\ndef main():\n"
-        f"    name = resolve_repo_id({name!r})\n"
-        f"    print(push_to_hub(Path({str(folder)!r}), name, {public}))\nrun_command(main)\n"
+        "from tmft.checkpoints.push_to_hub import push_to_hub, resolve_repo_id\n"
+        "from tmft import SentenceEncoder\ndef main():\n"
+        f"    print({upload})\nrun_command(main)\n"
     )
     environment = {
         "HF_ENDPOINT": hub if isinstance(hub, str) else hub.address,
@@ -207,10 +211,15 @@ def test_a_folder_is_uploaded_whole(public, folder, hub, tmp_path):
     assert settings == ([len(hub.requests) - 1] if public else [])  # public last
 
 
-def test_the_command_uploads_what_opens_again_and_its_card_names_it(folder, hub, tmp_path):
-    answer = push(folder, "tiny", hub, tmp_path, whole=True)
+@pytest.mark.parametrize("public", [None, True, False])  # None: the command
+def test_what_is_uploaded_opens_again_and_its_card_names_it(public, folder, hub, tmp_path):
+    private = "" if public is False else f", private={not public}"
+    upload = f"SentenceEncoder.from_pretrained({str(folder)!r}).push_to_hub('tiny'{private})"
+    answer = push(folder, "tiny", hub, tmp_path, whole=public is None, upload=upload)
     assert answer.returncode == 0, answer.stderr
-    assert f"uploaded to {hub.address}/me/tiny" in answer.stdout
+    said = f"uploaded to {hub.address}/me/tiny" if public is None else f"{hub.address}/me/tiny"
+    assert answer.stdout.splitlines()[-1] == said
+    assert hub.repositories["me/tiny"]["private"] is not bool(public)
     for name, content in hub.repositories["me/tiny"]["files"].items():
         (tmp_path / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "copy" / name).write_bytes(content)
