@@ -50,7 +50,8 @@ def test_the_table_and_the_figure_of_the_base_size_model_show_what_was_measured(
 def test_the_page_and_the_figure_of_all_subsets_of_layers_show_what_was_measured(tmp_path):
     layer_subsets = load_script("docs/research/layer_subsets.py")
     models = json.loads((ROOT / "docs/which-layer.json").read_text("utf-8"))
-    page = (ROOT / "docs/which-layer.md").read_text("utf-8")
+    pages = ("docs/which-layer.md", "docs/research/which-layer.md")
+    page = "".join((ROOT / name).read_text("utf-8") for name in pages)
     for table in layer_subsets.TABLES:
         assert table(models).strip() in page, table.__name__
     pytest.importorskip("matplotlib")

@@ -449,7 +449,10 @@ def anchors(page: str) -> set[str]:
     return {re.sub(r"\s", "-", heading.strip()) for heading in words}
 
 
-@pytest.mark.parametrize(("name", "tables"), [("students", 1), ("performance", 2)])  # one of them on GPUs
+@pytest.mark.parametrize(
+    ("name", "tables"),
+    [("students", 1), ("which-layer", 1), ("objectives", 1), ("experiments", 1), ("performance", 2)],
+)  # performance: one on GPUs
 def test_a_page_begins_with_what_it_shows_and_has_one_table(name, tables):
     """The history of what was measured stands in docs/research under the same name."""
     page = PAGES[f"docs/{name}.md"]
@@ -460,13 +463,18 @@ def test_a_page_begins_with_what_it_shows_and_has_one_table(name, tables):
     assert f"](research/{name}.md)" in page and f"](../{name}.md)" in PAGES[f"docs/research/{name}.md"]
 
 
-def test_every_page_is_linked_from_the_readme():
-    for path in (ROOT / "docs").glob("*.md"):
-        assert f"](docs/{path.name})" in README, path.name
+def test_every_page_is_linked_from_the_index_and_the_index_from_the_readme():
+    index = PAGES["docs/README.md"]
+    for path in [*ROOT.glob("docs/*.md"), *ROOT.glob("docs/research/*.md")]:
+        name = path.relative_to(ROOT / "docs")
+        assert name.as_posix() in ("README.md", *re.findall(r"\]\(([^)]+)\)", index)), name
+    assert "](docs/README.md)" in README
 
 
 def test_scores_of_the_readme_stand_in_the_docs():
     scores = re.findall(r"\d\d\.\d\d ± \d\.\d\d", README)
     assert len(scores) >= 4
     for score in scores:
-        assert score in PAGES["docs/results.md"] + PAGES["docs/objectives.md"].replace("**", ""), score
+        assert score in PAGES["docs/results.md"] + PAGES["docs/research/objectives.md"].replace("**", ""), (
+            score
+        )

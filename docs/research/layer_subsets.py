@@ -5,7 +5,7 @@
 
 measure: run the parts below, or those that --parts names, and write the results of each into --json. What is
 in the folder already is not measured again, so that an interrupted command goes on. show: print the tables of
-docs/which-layer.md and draw its figure from --json.
+docs/research/which-layer.md and draw the figure of docs/which-layer.md from --json.
 
 Recipe and rules of each part were written down before it was computed. "Healed" is after a short distillation
 from the whole model: LINES lines of the text, drawn by seed 0, and HEALING. Training and scoring are in

@@ -1,4 +1,4 @@
-"""docs/objectives.md says what docs/objectives.json holds; the bootstrap of objectives.py is right."""
+"""docs/research/objectives.md says what docs/objectives.json holds; the bootstrap is right."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ from objectives import (  # noqa: E402
     score_table,
 )
 
-PAGE = (ROOT / "docs/objectives.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/research/objectives.md").read_text(encoding="utf-8")
 CONTENT = json.loads((ROOT / "docs/objectives.json").read_text(encoding="utf-8"))
 L, N = 4, 400
 

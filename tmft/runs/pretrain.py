@@ -339,7 +339,7 @@ def pretraining_result(
     arguments: dict[str, Any],
     digests: Digests,
 ) -> dict[str, Any]:
-    """Return the content of result.json for a pre-training run; docs/experiments.md has its keys."""
+    """Return the content of result.json for a pre-training run; docs/result-json.md has its keys."""
     return {
         "sweep": name,
         "data": config.task,
