@@ -62,7 +62,14 @@ def __getattr__(name: str) -> Any:
     """Import a name of the interface."""
     if name not in MODULES:
         raise AttributeError(f"module 'tmft' has no attribute {name!r}")
-    return getattr(import_module(f"tmft.{MODULES[name]}"), name)
+    try:
+        return getattr(import_module(f"tmft.{MODULES[name]}"), name)
+    except ModuleNotFoundError:
+        from tmft.io.packages import missing_packages
+
+        if missing := missing_packages(name):
+            raise ImportError(missing) from None
+        raise
 
 
 def __dir__() -> list[str]:

@@ -9,6 +9,8 @@ import tomllib
 import pytest
 from conftest import ROOT
 
+from tmft.io.packages import TORCH_PACKAGES
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PACKAGES = PROJECT["tool"]["setuptools"]["packages"]
 ELSEWHERE = {"tmft.commands": ".", "tmft.shipped": "data"}
@@ -38,8 +40,13 @@ def test_the_six_packages_and_no_other():
         return {re.match(r"[\w-]+", line)[0] for line in lines}
 
     pins = (ROOT / "requirements.txt").read_text().split()
-    assert named(PROJECT["project"]["dependencies"]) == named(pins) and len(pins) == 6
-    assert not any("==" in line for line in PROJECT["project"]["dependencies"])
+    extras = PROJECT["project"]["optional-dependencies"]
+    without_torch, with_torch = PROJECT["project"]["dependencies"], extras.pop("torch")
+    assert named(without_torch) == {"numpy", "tokenizers"}
+    assert named(without_torch) | named(with_torch) == named(pins) and len(pins) == 6
+    assert not any("==" in line for line in without_torch + with_torch)
+    assert named(with_torch) - {"huggingface-hub"} == set(TORCH_PACKAGES)  # the hub comes with tokenizers
+    assert all(packages[0] == "tmft[torch]" for packages in extras.values())
 
 
 @pytest.mark.slow

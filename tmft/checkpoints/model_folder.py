@@ -63,6 +63,7 @@ TRANSFORMER_CONFIG_FILES = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
+SHIPPED_MODELS = ("tiny",)  # models that come with the package, by their names alone
 ADAPTER_FILE = "adapter_config.json"  # weights that are added to those of the model, such as LoRA
 # From which a tokenizer is built if there is no tokenizer.json: the files of all kinds in tokenizer_kinds.py.
 VOCABULARY_FILES = (
@@ -102,9 +103,9 @@ class ModelFolder:
     def open(cls, checkpoint: "str | os.PathLike[str] | ModelFolder", weights: bool = True) -> "ModelFolder":
         """Return the folder of a checkpoint; files of a hub id are downloaded if they are not in the cache.
 
-        checkpoint: a folder, a hub id with an optional @revision, or one of the models that come with tmft,
-        such as data/tiny. The owner sentence-transformers may be left out. weights: whether the
-        weights are needed.
+        checkpoint: a folder, a hub id with an optional @revision, or one of the models that come with tmft:
+        tiny, or a folder such as data/tiny. The owner sentence-transformers may be left out. weights: whether
+        the weights are needed.
         Raises InputError if there is no such folder or hub id, if the hub does not answer and the files are
         not in the cache, or if the checkpoint has no configuration or no weights.
         """
@@ -121,8 +122,9 @@ class ModelFolder:
         with reading(name[:200], "check the path, and the permissions of its folders"):
             path = Path(checkpoint).expanduser()
             shipped = PACKAGE_DATA / name.removeprefix("data/")
-            if not path.exists() and name.startswith("data/") and shipped.is_dir():
-                path = shipped  # data/tiny and data/twins come with the package, wherever it is used
+            is_shipped = shipped.is_dir() if name.startswith("data/") else name in SHIPPED_MODELS
+            if not path.exists() and is_shipped:
+                path = shipped  # they come with the package, wherever it is used
             is_local = path.is_dir()
             if not is_local and path.exists():
                 raise InputError(f"{name} is a file: name the folder that holds config.json and the weights")

@@ -1,5 +1,6 @@
 """Embed each line of a text file, or each row of a table, and write the embeddings to .npy or Parquet.
 
+    tmft encode "A man plays a guitar."               prints its embedding by data/tiny, without torch
     python -m tmft encode runs/<name> sentences.txt --out vectors.npy
     python -m tmft encode runs/<name> sentences.txt.gz --out vectors.npy --precision bf16
     python -m tmft encode runs/<name> reviews.csv --column text --keep-columns id --out vectors.parquet

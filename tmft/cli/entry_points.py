@@ -10,6 +10,7 @@ from pathlib import Path
 from tmft import __version__
 from tmft.cli.parser import run_command
 from tmft.errors import InputError, did_you_mean
+from tmft.io.packages import missing_packages
 
 SCRIPTS = ("train", "evaluate", "cka")  # in the root of a checkout; in an installation in tmft.commands
 COMMANDS = (*SCRIPTS, *"encode search serve export student report recommend grid data".split())
@@ -23,7 +24,7 @@ def main() -> None:
 def dispatch() -> None:
     """Call the main function of the command, or print all commands or the versions.
 
-    Raises InputError for an unknown name.
+    Raises InputError for an unknown name, and if a package is missing.
     """
     name, *argv = sys.argv[1:] or ["--help"]
     sys.argv[0] = "tmft"  # the name that usage and error messages begin with
@@ -37,6 +38,13 @@ def dispatch() -> None:
         hint = did_you_mean(name, COMMANDS) or f"; choose one of {', '.join(COMMANDS)}"
         raise InputError(f"unknown command {name!r}{hint}")
     sys.argv[0] = f"tmft {name}"
+    if name == "encode" and len(argv) == 1 and not argv[0].startswith("-"):
+        from tmft.cli.encode_text import print_embedding  # numpy takes a moment, and --help needs none
+
+        print_embedding(argv[0])
+        return
+    if missing := missing_packages("this command"):
+        raise InputError(missing)
     import_module(module_name(name)).main(argv)
 
 
@@ -74,6 +82,9 @@ def format_versions() -> str:
 
     The device is the one of --device auto, with the precision of --precision auto on it.
     """
+    lines = [f"tmft {__version__}", f"python {platform.python_version()}, {platform.platform()}"]
+    if missing := missing_packages("all but tmft encode TEXT"):
+        return "\n".join([*lines, missing])
     import torch  # these take a second, which the other uses of this module need not wait
 
     from tmft.device import choose_device, choose_precision
@@ -82,10 +93,4 @@ def format_versions() -> str:
     precision = choose_precision("auto", device)
     is_gpu = device.type == "cuda"
     details = torch.cuda.get_device_name(device) if is_gpu else f"threads {torch.get_num_threads()}"
-    lines = [
-        f"tmft {__version__}",
-        f"python {platform.python_version()}, {platform.platform()}",
-        f"torch {torch.__version__}",
-        f"device {device.type}, {details}, {precision}",
-    ]
-    return "\n".join(lines)
+    return "\n".join([*lines, f"torch {torch.__version__}", f"device {device.type}, {details}, {precision}"])

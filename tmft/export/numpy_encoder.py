@@ -16,6 +16,8 @@ model.safetensors a matrix NAME of R rows and C columns is two tensors (version 
     NAME.scales  (R, groups) float16: a weight is its number times the scale of its group. int4 has groups of
                  32 columns (the last one may be narrower), int8 one group for each row.
 
+All other tensors are float16. A folder that was saved with --dtype float16, where all are, is read as well.
+
 Letters in this file: S sentences, T tokens of the longest of them, D hidden size, H heads, A = D / H.
 """
 
@@ -352,13 +354,14 @@ def read_weights(folder: Path, file_name: str, shapes: dict[str, tuple[int, ...]
     """Return {name: float32 array} for a compact safetensors file, which has to have exactly these weights.
 
     The file is the length of a JSON text (8 bytes), this text, which says where each tensor is, and the
-    tensors, one after the other. shapes: {name: shape} of the weights.
+    tensors, one after the other. A file that names no layout is one in float16. shapes: {name: shape} of the
+    weights.
     """
     content = read_file(folder, file_name)
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length].decode())
     metadata, data = header.pop("__metadata__", {}), memoryview(content)[8 + length :]
-    if (version := metadata.get("compact_layout")) != LAYOUT_VERSION:
+    if (version := metadata.get("compact_layout", LAYOUT_VERSION)) != LAYOUT_VERSION:
         raise ValueError(
             f"{file_name} has the layout {version}, this file reads {LAYOUT_VERSION}: export it again"
         )

@@ -1,0 +1,15 @@
+"""Which packages are missing: with numpy and tokenizers alone, tmft has only `tmft encode TEXT`."""
+
+from importlib.util import find_spec
+
+from tmft.io.paths import IS_INSTALLED
+
+# The extra `torch` in pyproject.toml, but for huggingface-hub, which comes with tokenizers.
+TORCH_PACKAGES = ("torch", "safetensors", "scipy")
+
+
+def missing_packages(user: str) -> str:
+    """Return that `user` needs those of TORCH_PACKAGES that are not installed; "" if none is missing."""
+    missing = [name for name in TORCH_PACKAGES if find_spec(name) is None]
+    command = 'pip install "tmft[torch]"' if IS_INSTALLED else "pip install -r requirements.txt"
+    return f"{user} needs {', '.join(missing)}: {command}" if missing else ""
