@@ -15,7 +15,7 @@ import torch
 from conftest import ROOT, SENTENCES, assert_same_embeddings, embed_columns, tiny_model
 
 import tmft.sentence_encoder
-from tmft import InputError, SentenceEncoder, distill
+from tmft import InputError, SentenceEncoder, distill, search
 from tmft.checkpoints.sentence_folder import sentence_model_card
 from tmft.embedding.modules import Dense
 from tmft.packing import length_bucketed_batches, pack
@@ -281,6 +281,8 @@ TAKERS = {
     "tokenize_to_corpus": lambda model, texts: model.tokenize_to_corpus(texts),
     "set_token_weights": lambda model, texts: model.set_token_weights("idf", texts),
     "distill": lambda model, texts: distill(model, layers=1, lines=texts),
+    "queries": lambda model, texts: search(model, texts, ["a man"]),
+    "corpus": lambda model, texts: search(model, "a man", texts),
 }
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tmft.models.families import FAMILIES as FAMILIES
     from tmft.pooling import POOLINGS as POOLINGS
     from tmft.sentence_encoder import SentenceEncoder as SentenceEncoder
+    from tmft.serving.search import search as search
     from tmft.students.distill import distill as distill
     from tmft.tasks import TASKS as TASKS
     from tmft.tasks import Task as Task
@@ -44,6 +45,7 @@ MODULES = {
     "Examples": "data",
     "Task": "tasks",
     # other uses of a model
+    "search": "serving.search",
     "distill": "students.distill",
     "linear_cka": "cka",
     # registries: to add something of your own is a row in one of them

@@ -10,7 +10,7 @@ from conftest import PAIRS
 
 import tmft.datasets.given_examples
 import tmft.students.distill
-from tmft import InputError, Recipe, SentenceEncoder, distill, fine_tune
+from tmft import InputError, Recipe, SentenceEncoder, distill, fine_tune, search
 from tmft.callbacks import Callback
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.interface.fine_tuning import NAMED_SETTINGS
@@ -86,6 +86,16 @@ REFUSED_BY_DISTILL = {
     "seed": NO_SEED,
     "quantization": [*NO_TEXT, "int3"],
 }
+REFUSED_BY_SEARCH = {
+    "model": [None, 5, ["a"], b"a", SentenceEncoder],
+    "queries": [5, True, [5], ["a", None], ["\ud800"]],
+    "corpus": [5, True, "one text", [5], ["a", None], ["\ud800"]],
+    "top_k": [*NO_COUNT, None],
+    "corpus_embeddings": [5, [[1.0]], "x.npy", np.ones((2, 32)), np.ones(3), np.full((3, 32), np.nan)],
+    "query_prompt": [5, b"query", ["query"]],
+    "document_prompt": [5, b"query", ["query"]],
+    "show_progress_bar": NO_FLAG,
+}
 
 
 def objective_with(setting: str) -> str:
@@ -129,6 +139,7 @@ def test_the_tables_have_every_argument():
     parameters = inspect.signature(fine_tune).parameters.keys() - {"settings"}
     assert REFUSED_BY_FINE_TUNE.keys() == (settings - NAMED_SETTINGS) | hyperparameters | parameters
     assert REFUSED_BY_DISTILL.keys() == inspect.signature(distill).parameters.keys()
+    assert REFUSED_BY_SEARCH.keys() == inspect.signature(search).parameters.keys()
 
 
 @pytest.mark.parametrize(("name", "value"), refused_values(REFUSED_BY_FINE_TUNE))
@@ -147,3 +158,14 @@ def test_distill_refuses_an_argument_before_any_work(name, value, tiny_folder, r
     with pytest.raises((InputError, TypeError) if name == "lines" else InputError) as error:
         distill(**given)
     assert name in str(error.value) or name == "lines"
+
+
+@pytest.mark.parametrize(("name", "value"), refused_values(REFUSED_BY_SEARCH))
+def test_search_refuses_an_argument_before_any_work(name, value, tiny_folder, request):
+    model = SentenceEncoder.from_pretrained(tiny_folder)
+    request.getfixturevalue("no_work")
+    given = {"model": model, "queries": ["a dog"], "corpus": ["a dog", "a cat", "a man"]} | {name: value}
+    is_text = name in ("queries", "corpus")
+    with pytest.raises((InputError, TypeError) if is_text else InputError) as error:
+        search(**given)
+    assert name in str(error.value) or is_text or "the embedding of sentence 0" in str(error.value)

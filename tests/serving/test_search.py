@@ -2,6 +2,7 @@
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -10,6 +11,7 @@ import pytest
 from conftest import ALONE, tiny_model
 from test_encode_file import LINES, MODEL, write_lines
 
+import tmft
 import tmft.serving.encode_file as encoding
 from tmft.cli import encode_command as encode
 from tmft.cli import search_command as search
@@ -40,6 +42,40 @@ def test_the_nearest_lines(text, capsys, tiny_folder):
     search.main([str(tiny_folder), "a cat", "--corpus", str(text), "--device", "cpu"])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 10 and lines[0] == "1.0000  a cat"
+
+
+def test_a_search_in_python_is_that_of_the_command(text, tiny_folder, monkeypatch):
+    """For several queries at once, in blocks, with a model or its name, and with embeddings made before."""
+    model, queries = tiny_model(), ["a cat", "two dogs eat", "music"]
+    found = tmft.search(tiny_folder, queries, LINES, top_k=4)
+    for query, hits in zip(queries, found, strict=True):
+        expected = nearest_lines(model, query, text, 4)
+        assert [hit.text for hit in hits] == [line for _, line in expected]
+        assert [hit.score for hit in hits] == pytest.approx([score for score, _ in expected], abs=1e-6)
+        assert all(LINES.index(hit.text) == hit.corpus_id for hit in hits)
+    embeddings = model.encode(LINES, convert_to_tensor=True)
+    monkeypatch.setattr(model, "encode", partial(refuse_more_than, len(queries), model.encode))
+    for given in (embeddings, embeddings.numpy()):
+        again = tmft.search(model, queries, LINES, 4, corpus_embeddings=given)
+        assert [[hit.text for hit in hits] for hits in again] == [
+            [hit.text for hit in hits] for hits in found
+        ]
+    assert tmft.search(model, "music", ["music", "music"])[0][0] == pytest.approx((1.0, "music", 0))
+    assert tmft.search(model, [], LINES) == [] and tmft.search(model, ["a", "b"], ["", " "]) == [[], []]
+
+
+def refuse_more_than(count, encode, texts, **options):
+    assert len(texts) <= count
+    return encode(texts, **options)
+
+
+def test_a_search_in_python_has_the_prompts_of_the_model_unless_others_are_given(tmp_path):
+    model = with_prompts(tmp_path / "model")
+    for prompts in ({}, {"query_prompt": "music "}, {"document_prompt": "", "query_prompt": ""}):
+        [hits] = tmft.search(model, "a cat", ["a man eats"], **prompts)
+        u = model.encode("a cat", prompt=prompts.get("query_prompt", "two dogs: "))
+        v = model.encode("a man eats", prompt=prompts.get("document_prompt", "in the park "))
+        assert hits[0].score == pytest.approx(model.similarity(u, v).item(), abs=1e-6)
 
 
 @pytest.mark.parametrize("precision", ["int8", "binary"])

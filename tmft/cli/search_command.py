@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def search_prompts(args: Namespace, model: SentenceEncoder) -> tuple[str, str]:
     """Return the prompts of the query and of the lines. model: the model of `load_model`."""
-    query_prompt, document_prompt = retrieval_prompts(model.prompts, model.default_prompt_name)
+    query_prompt = document_prompt = None
     if args.prompt or args.prompt_name:
         query_prompt = document_prompt = model.prompt
     if args.query_prompt:
@@ -59,7 +59,7 @@ def search_prompts(args: Namespace, model: SentenceEncoder) -> tuple[str, str]:
         query_prompt = choose_prompt(
             model.prompts, None, args.query_prompt_name, parameter="query_prompt_name"
         )
-    return query_prompt, document_prompt
+    return retrieval_prompts(model, query_prompt, document_prompt)
 
 
 # fmt: off

@@ -1,10 +1,14 @@
-"""Find the lines of a file whose embeddings are nearest to that of a query."""
+"""Find the texts of a corpus, or the lines of a file, whose embeddings are nearest to that of a query."""
 
 import hashlib
 import heapq
+from collections.abc import Callable, Iterable
+from os import PathLike
 from pathlib import Path
+from typing import NamedTuple, get_type_hints
 
 import numpy as np
+from torch import Tensor
 
 from tmft.device import progress_bar
 from tmft.embedding.prompts import (
@@ -13,10 +17,11 @@ from tmft.embedding.prompts import (
     choose_prompt,
     first_prompt_name,
 )
-from tmft.errors import InputError, short_repr
+from tmft.errors import MAX_COUNT, InputError, check_range, short_repr
+from tmft.io.arguments import check_arguments
 from tmft.io.files import is_file, read_json, reading
 from tmft.io.tables import read_texts
-from tmft.sentence_encoder import SentenceEncoder
+from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
 from tmft.serving.embedding_identity import LineDigest, model_record, names_that_differ
 from tmft.serving.encode_file import (
     STORED_TYPES,
@@ -27,18 +32,92 @@ from tmft.serving.encode_file import (
     metadata_path,
     stored_width,
 )
+from tmft.tokenizer import check_sentences
 
 
-def retrieval_prompts(prompts: dict[str, str], default_prompt_name: str | None) -> tuple[str, str]:
-    """Return the prompts of a query and of the documents that are searched for it.
+def retrieval_prompts(
+    model: SentenceEncoder, query_prompt: str | None = None, document_prompt: str | None = None
+) -> tuple[str, str]:
+    """Return the prompts of a query and of the documents that are searched for it: those given, if not None.
 
-    They are those of `SentenceEncoder.encode_query` and `encode_document`, if there is a prompt for one of
-    the two. Otherwise both are the default prompt.
+    Otherwise they are those of `SentenceEncoder.encode_query` and `encode_document`, if the model has a
+    prompt for one of the two, and else its default prompt.
     """
+    prompts, default_name = model.prompts, model.default_prompt_name
     names = [first_prompt_name(prompts, known) for known in (QUERY_PROMPT_NAMES, DOCUMENT_PROMPT_NAMES)]
-    query, document = (choose_prompt(prompts, default_prompt_name, name) for name in names)
-    default = choose_prompt(prompts, default_prompt_name)
-    return (query, document) if query or document else (default, default)
+    query, document = (choose_prompt(prompts, default_name, name) for name in names)
+    if not (query or document):
+        query = document = choose_prompt(prompts, default_name)
+    return query if query_prompt is None else query_prompt, (
+        document if document_prompt is None else document_prompt
+    )
+
+
+class SearchHit(NamedTuple):
+    """A text that a search has found.
+
+    score: its similarity to the query. text: the text. corpus_id: its index in the corpus, the first one if
+    the corpus has the text several times.
+    """
+
+    score: float
+    text: str
+    corpus_id: int
+
+
+def search(
+    model: str | PathLike[str] | SentenceEncoder,
+    queries: str | Iterable[str],
+    corpus: Iterable[str],
+    top_k: int = 10,
+    corpus_embeddings: np.ndarray | Tensor | None = None,
+    query_prompt: str | None = None,
+    document_prompt: str | None = None,
+    show_progress_bar: bool = False,
+) -> list[list[SearchHit]]:
+    """Return for each query the texts of a corpus that are most similar to it, the most similar one first.
+
+    A hit has a score, a text and a corpus_id, its index in the corpus. Equal texts are found once, and empty
+    ones not at all.
+    model: a hub id, a folder, or a SentenceEncoder. Its similarity function ranks the texts.
+    queries: a list of texts; a single text is a list of one.
+    corpus: the texts that are searched.
+    top_k: how many texts to return for each query.
+    corpus_embeddings: the embeddings of the corpus, (N, D), if they were computed before, as by
+        model.encode_document(corpus); None embeds the corpus in each call.
+    query_prompt, document_prompt: the prompts of the queries and of the corpus; None: those that the model
+        has for queries and documents or, if it has neither, its default prompt for both.
+    show_progress_bar: show the progress on stderr.
+    Raises InputError for an argument of a wrong type or out of range and for corpus_embeddings of another
+    shape, and TypeError if queries or corpus have something else than strings.
+
+    Example:
+
+    >>> from tmft import search
+    >>> corpus = ["Dogs sleep.", "A man plays a guitar.", "It is cold."]
+    >>> [hits] = search("data/tiny", "Someone makes music.", corpus, top_k=2)
+    >>> hits[0].text, hits[0].corpus_id, round(hits[0].score, 2)
+    ('A man plays a guitar.', 1, 0.5)
+    """
+    given = {name: value for name, value in locals().items() if name not in ("queries", "corpus")}
+    check_arguments(given, get_type_hints(search))
+    check_range("top_k", top_k, 1, MAX_COUNT)
+    queries = check_sentences([queries] if isinstance(queries, str) else queries)
+    corpus = check_sentences(corpus)
+    if not isinstance(model, SentenceEncoder):
+        model = SentenceEncoder.from_pretrained(model)
+    read_embeddings = None
+    if corpus_embeddings is not None:
+        shape, expected = tuple(corpus_embeddings.shape), (len(corpus), model.dimensions)
+        if shape != expected:
+            raise InputError(
+                f"corpus_embeddings have the shape {shape}: give those of the corpus, {expected}",
+                "corpus_embeddings",
+            )
+        check_finite_embeddings(corpus_embeddings, corpus)
+        read_embeddings = lambda start, end: corpus_embeddings[start:end]  # noqa: E731
+    prompts = retrieval_prompts(model, query_prompt, document_prompt)
+    return search_blocks(model, queries, corpus, top_k, prompts, read_embeddings, show_progress_bar)
 
 
 def nearest_lines(
@@ -62,37 +141,58 @@ def nearest_lines(
     Raises InputError if the file has no text, if an embedding is not finite, or if the vectors belong to
     another model, prompt or text.
     """
-    prompts = zip(
-        (query_prompt, document_prompt),
-        retrieval_prompts(model.prompts, model.default_prompt_name),
-        strict=True,
-    )
-    query_prompt, document_prompt = (own if given is None else given for given, own in prompts)
-    u = model.encode([query], prompt=query_prompt)
-    best: list[tuple[float, str]] = []
-    seen: set[str] = set()
-    saved = SavedVectors(vectors, model, document_prompt) if vectors else None
+    prompts = retrieval_prompts(model, query_prompt, document_prompt)
+    saved = SavedVectors(vectors, model, prompts[1]) if vectors else None
+    read_embeddings = (lambda start, end: saved.read(end - start)) if saved else None
     text = LineDigest()
-    with progress_bar(None, "lines", desc="search" if saved else "encode") as bar:
-        for block in batched(text(read_texts(path, column))):
-            embeddings = saved.read(len(block)) if saved else None
-            texts: dict[str, int] = {}  # distinct lines -> their indices in the block
-            for index, line in enumerate(block):
-                if line.strip() and line not in seen:
-                    texts.setdefault(line, index)
-            if texts:
-                if embeddings is not None:
-                    v = embeddings[list(texts.values())]
-                else:
-                    v = np.asarray(model.encode(list(texts), prompt=document_prompt))
-                similarities = model.similarity(u, v)[0].tolist()
-                best = heapq.nlargest(count, [*best, *zip(similarities, texts, strict=True)])
-                seen = {line for _, line in best}
-            bar.update(len(block))
+    lines = text(read_texts(path, column))
+    [hits] = search_blocks(model, [query], lines, count, prompts, read_embeddings, show_progress_bar=True)
     if saved:
         saved.check(path, text)
-    if not best:
+    if not hits:
         raise InputError(f"{path} has no text: give a file with a sentence per line")
+    return [(hit.score, hit.text) for hit in hits]
+
+
+def search_blocks(
+    model: SentenceEncoder,
+    queries: list[str],
+    corpus: Iterable[str],
+    top_k: int,
+    prompts: tuple[str, str],
+    read_embeddings: Callable[[int, int], np.ndarray | Tensor] | None,
+    show_progress_bar: bool,
+) -> list[list[SearchHit]]:
+    """Return what `search` returns, reading a corpus of any length once and keeping one block of it.
+
+    prompts: that of the queries and that of the corpus. read_embeddings(start, end): the embeddings of these
+    texts of the corpus, (end - start, D), called for all texts in order; None embeds them.
+    The other parameters are those of `search`.
+    """
+    u = model.encode(queries, prompt=prompts[0])  # (Q, D)
+    best: list[list[SearchHit]] = [[] for _ in queries]
+    start, what = 0, "search" if read_embeddings else "encode"
+    with progress_bar(None, "lines", show_progress_bar, desc=what) as bar:
+        for block in batched(corpus):
+            stored = read_embeddings(start, start + len(block)) if read_embeddings else None
+            found = [{hit.text for hit in hits} for hits in best]
+            indices: dict[
+                str, int
+            ] = {}  # distinct texts that are new to a query -> their indices in the block
+            for index, text in enumerate(block):
+                if text.strip() and not all(text in texts for texts in found):
+                    indices.setdefault(text, index)
+            if texts := list(indices):
+                v = model.encode(texts, prompt=prompts[1]) if stored is None else stored[[*indices.values()]]
+                for query, row in enumerate(model.similarity(u, v)):  # (N,)
+                    lowest = row.topk(min(top_k, len(row))).values[-1]
+                    for n in (row >= lowest).nonzero().flatten().tolist():  # of equal ones the text decides
+                        if texts[n] not in found[query]:
+                            hit = SearchHit(row[n].item(), texts[n], start + indices[texts[n]])
+                            best[query].append(hit)
+                    best[query] = heapq.nlargest(top_k, best[query])
+            start += len(block)
+            bar.update(len(block))
     return best
 
 
