@@ -1,0 +1,52 @@
+"""The pages that people look things up in: calls that are shown run, terms and messages exist."""
+
+import inspect
+import re
+
+import pytest
+from conftest import ROOT
+
+from tmft import SentenceEncoder
+
+CALLS = (ROOT / "docs/coming-from-sentence-transformers.md").read_text(encoding="utf-8")
+# What a cell on the right says -> what is run in its place, without a network and a GPU.
+OFFLINE = {'"all-MiniLM-L6-v2"': '"data/tiny"', '"cuda"': '"cpu"'}
+
+
+def calls(page: str, column: int) -> list[str]:
+    """The code in one column of the first table of the page."""
+    table = page.partition("\n| sentence-transformers | tmft |\n|---|---|\n")[2].partition("\n\n")[0]
+    cells = (row.strip("| ").split(" | ")[column] for row in table.split("\n"))
+    return [
+        code for cell in cells for code in re.findall(r"`([^`]+[)\w])`", cell) if "(" in code or "." in code
+    ]
+
+
+@pytest.mark.slow
+def test_every_call_on_the_right_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    [first] = re.findall(r"```python\n(.*?)```", CALLS, re.DOTALL)
+    exec(first, names := {})
+    codes = calls(CALLS, 1)
+    assert len(codes) > 25
+    for code in codes:
+        if "push_to_hub" in code:  # tests/export/test_push_to_hub.py calls it
+            inspect.signature(SentenceEncoder.push_to_hub).bind(None, "me/my-encoder")
+            continue
+        for name, local in (OFFLINE | {'"my-encoder"': repr(str(tmp_path / "m"))}).items():
+            code = code.replace(name, local)
+        exec(code, names)
+    assert (tmp_path / "m/model.safetensors").is_file()
+    assert names["u"].shape == names["v"].shape == (3, 384)
+    assert len(names["student"].encoder.layers) == 3
+
+
+def test_every_name_on_the_left_is_one_of_sentence_transformers():
+    theirs = pytest.importorskip("sentence_transformers")
+    codes = calls(CALLS, 0)
+    names = set(re.findall(r"\bmodel\.(\w+)", " ".join(codes))) - {"max_seq_length"}
+    assert names >= {"encode", "similarity", "push_to_hub"}
+    assert all(hasattr(theirs.SentenceTransformer, name) for name in names)
+    losses = set(re.findall(r"\blosses\.(\w+)", " ".join(codes)))
+    module = pytest.importorskip("sentence_transformers.losses")
+    assert len(losses) >= 7 and all(hasattr(module, name) for name in losses)
