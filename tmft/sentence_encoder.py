@@ -34,7 +34,7 @@ from tmft.encoder import BaseEncoder
 from tmft.errors import InputError, check_choice, check_range, short_repr
 from tmft.packing import PACKED_LENGTH, PackedBatch, TokenizedCorpus, length_bucketed_batches, pack
 from tmft.pooling import check_pooling_excludes, parse_pooling, pooling_functions
-from tmft.speed.prepacked_weights import fast_encoding, prepacked_weights
+from tmft.speed.prepacked_weights import fast_encoding
 from tmft.speed.threads import prepare_for_fork
 from tmft.tokenizer import Tokenizer, check_sentences, check_vocab_size, resolve_max_length
 
@@ -534,24 +534,6 @@ class SentenceEncoder(nn.Module):
         finally:
             for module in training_modules:
                 module.training = True
-
-    @contextmanager
-    def constant_weights(self) -> Iterator[None]:
-        """Encode few sentences at a time faster during a with block, in which the weights must not change.
-
-        The matrices are converted to the layout in which the CPU multiplies them once, not in every call of
-        `encode`; the copies take as much memory. Weights that are changed inside the block have no effect.
-
-        Example:
-
-        >>> model = SentenceEncoder.from_pretrained("data/tiny")
-        >>> with model.constant_weights():
-        ...     embeddings = [model.encode(text) for text in ("Dogs sleep.", "A man plays a guitar.")]
-        >>> embeddings[0].shape
-        (384,)
-        """
-        with prepacked_weights(self.encoder):
-            yield
 
     def packed_batches(self, token_ids: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], PackedBatch]]:
         """Yield pairs (indices, batch): a packed batch on the model's device, and which sentences it holds.

@@ -73,7 +73,6 @@ from tmft.metrics import cosines, spearman
 from tmft.packing import PackedBatch
 from tmft.pooling import mean_pooling
 from tmft.reports.drawing import line_style, save_figure
-from tmft.speed.prepacked_weights import prepacked_weights
 from tmft.students.distill import DEFAULT_RECIPE, space_layers_evenly
 from tmft.students.distillation_loss import EmbeddingDistillation
 from tmft.tasks import TASKS
@@ -209,8 +208,7 @@ class Bench:
 
         def cosines_of(chunk: Sequence[int]) -> np.ndarray:  # (2^L, CHUNK)
             token_ids = model.tokenize([column[index] for column in texts for index in chunk])
-            with prepacked_weights(model.encoder):
-                embeddings = model.embed_token_ids(token_ids, partial(embed_by_all_subsets, model))
+            embeddings = model.embed_token_ids(token_ids, partial(embed_by_all_subsets, model))
             u, v = embeddings.chunk(2, dim=1)  # (2^L, CHUNK, D) each
             return torch.cosine_similarity(u, v, dim=-1).numpy()
 
@@ -479,8 +477,7 @@ def remove_greedily(bench: Bench, model: SentenceEncoder) -> list[int]:
     kept = dict(enumerate(model.encoder.layers))  # number of the layer in the whole model -> layer
     while len(kept) > 3:
         model.encoder.layers = nn.ModuleList(kept.values())
-        with prepacked_weights(model.encoder):
-            embeddings = model.embed_token_ids(token_ids, partial(embed_by_single_removals, model))
+        embeddings = model.embed_token_ids(token_ids, partial(embed_by_single_removals, model))
         u, v = embeddings.chunk(2, dim=1)  # (L, N, D) each
         scores = spearman_rows(torch.cosine_similarity(u, v, dim=-1).numpy(), bench.dev_scores[pairs])
         removed.append([*kept][int(scores.argmax())])

@@ -18,14 +18,12 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "2"))
 BATCH_SIZE, MAX_LENGTH = 32, 256  # of all-MiniLM-L6-v2 in sentence-transformers
-KEPT_OPEN = ExitStack()  # contexts that last as long as the process
 Encode = Callable[[list[str]], np.ndarray]  # N sentences -> (N, D) embeddings
 
 
@@ -133,7 +131,6 @@ def open_tmft(folder: Path, precision: str) -> Encode:
 
     model = SentenceEncoder.from_pretrained(folder)
     set_encode_precision(model, precision)
-    KEPT_OPEN.enter_context(model.constant_weights())
     return model.encode
 
 

@@ -145,7 +145,6 @@ def test_embeddings_of_length_1_keep_this_length_when_they_have_fewer_dimensions
             for dimensions in (7, None, 24)
         ]
         found = [answer["embeddings"] for answer in embedder.predict(requests)]
-        embedder.constant_weights.__exit__(None, None, None)
         expected = model.encode(SENTENCES)
         assert_same_embeddings(found[1], expected)
         assert_same_embeddings(found[2], expected)

@@ -53,8 +53,6 @@ class EmbeddingAPI(litserve.LitAPI):
     def setup(self, device: str) -> None:
         """Load the model and embed a first text, before the server says that it is healthy."""
         self.model = self.load().eval()
-        self.constant_weights = self.model.constant_weights()  # as long as the process runs
-        self.constant_weights.__enter__()
         [embedding], _ = self.embed(["warm-up"])
         self.has_unit_length = abs(np.linalg.norm(embedding) - 1) < 1e-4  # then that of every text has it
 
