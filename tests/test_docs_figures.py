@@ -28,6 +28,19 @@ def test_each_figure_is_on_a_page(path):
     assert any(f"{path.name})" in page.read_text("utf-8") for page in pages)
 
 
+def test_the_first_figure_shows_the_rows_of_the_table_of_students():
+    drawing = load_script("docs/quality_by_size.py")
+    models = drawing.read_models()
+    assert len(models) >= 9 and {model.is_ours for model in models} == {True, False}
+    drawn = drawing.figure(models)
+    shown = (ROOT / "docs/quality-by-size.svg").read_text("utf-8")
+    assert shown == drawn, "the table of docs/students.md has changed: python docs/quality_by_size.py"
+    for at, size, label in re.findall(
+        r'<text x="([\d.]+)" y="[\d.]+" font-size="(\d+)" text-anchor="start"[^>]*>([^<]+)', shown
+    ):
+        assert float(at) + 0.5 * int(size) * len(label) < drawing.WIDTH, label
+
+
 def texts_of(path) -> list[str]:
     return re.findall(r"<text[^>]*>([^<]+)<", path.read_text("utf-8"))
 

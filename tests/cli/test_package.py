@@ -49,21 +49,43 @@ def test_the_six_packages_and_no_other():
     assert all(packages[0] == "tmft[torch]" for packages in extras.values())
 
 
-@pytest.mark.slow
-def test_an_installed_copy_works_in_another_folder(tmp_path):
-    """pip into a folder, without its dependencies; the first run's model and sample come with it."""
-    pytest.importorskip("setuptools", minversion="77")
-    source = tmp_path / "source"
+def copy_checkout(folder):
+    """Copy the files that git tracks."""
     files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
     if files.returncode:
         pytest.skip("not a git checkout")
     for name in files.stdout.splitlines():
         if (ROOT / name).is_file():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            (source / name).write_bytes((ROOT / name).read_bytes())
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes((ROOT / name).read_bytes())
+
+
+PIP = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
+
+
+@pytest.mark.slow
+def test_an_editable_install_is_found_beside_a_clone_named_tmft(tmp_path):
+    pytest.importorskip("setuptools", minversion="77")
+    copy_checkout(tmp_path / "tmft")
+    line = [*PIP, "--prefix", "prefix", "-e", "./tmft"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    [packages] = (tmp_path / "prefix").glob("**/site-packages")
+    script = (
+        f"import site; site.addsitedir({str(packages)!r}); from tmft import InputError; print(InputError)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert "InputError" in done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_an_installed_copy_works_in_another_folder(tmp_path):
+    """pip into a folder, without its dependencies; the first run's model and sample come with it."""
+    pytest.importorskip("setuptools", minversion="77")
+    source = tmp_path / "source"
+    copy_checkout(source)
     done = subprocess.run(
-        [*pip, "--target", "installed", "./source"], cwd=tmp_path, capture_output=True, text=True
+        [*PIP, "--target", "installed", "./source"], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     (tmp_path / "user").mkdir()
