@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tmft.metrics import METRICS as METRICS
     from tmft.models.families import FAMILIES as FAMILIES
     from tmft.pooling import POOLINGS as POOLINGS
+    from tmft.runs.predictor import Predictor as Predictor
     from tmft.sentence_encoder import SentenceEncoder as SentenceEncoder
     from tmft.serving.search import search as search
     from tmft.students.distill import distill as distill
@@ -45,6 +46,7 @@ MODULES = {
     "Examples": "data",
     "Task": "tasks",
     # other uses of a model
+    "Predictor": "runs.predictor",
     "search": "serving.search",
     "distill": "students.distill",
     "linear_cka": "cka",

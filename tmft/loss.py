@@ -79,6 +79,13 @@ class Objective(nn.Module):
     # one tensor (N, D) for each text of an example, on the CPU.
     predict: Callable[..., np.ndarray]
 
+    def predict_probabilities(self, *embeddings: Tensor) -> np.ndarray | None:
+        """Return the probabilities of the C classes, (N, C) float64; None if `predict` chooses by none.
+
+        embeddings: as for `predict`.
+        """
+        return None
+
     def predict_sub_embeddings(self, *embeddings: Tensor) -> dict[str, np.ndarray]:
         """Return the predictions from parts of the embeddings by name; {} unless the loss is on parts, too.
 

@@ -20,6 +20,7 @@ from tmft.cli import data_command, entry_points
 from tmft.cli import encode_command as encode
 from tmft.cli import export_command as export
 from tmft.cli import grid_command as grid
+from tmft.cli import predict_command as predict
 from tmft.cli import recommend_command as recommend
 from tmft.cli import report_command as report
 from tmft.cli import search_command as search
@@ -142,6 +143,7 @@ COMMANDS = {
     "evaluate": evaluate,
     "encode": encode,
     "search": search,
+    "predict": predict,
     "serve": serve,
     "export": export,
     "student": student,

@@ -15,6 +15,7 @@ from tmft.cli import report_command as report
 from tmft.data import Examples
 from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
+from tmft.runs.predictor import Predictor
 from tmft.runs.sweeps import group_into_sweeps, read_results
 from tmft.tasks import TASKS
 from tmft.training.multitask import (
@@ -171,6 +172,21 @@ def test_a_run_over_three_tasks(more, command, course, capsys):
     )
     train.main([*command, *more.split()])
     assert "already finished, kept" in capsys.readouterr().out
+
+
+def test_each_head_of_a_run_predicts(command, course):
+    train.main([*command, "--task", "sst5", "quora:concat_head", "cs224n-sts"])
+    (folder,) = (course / "runs").iterdir()
+    with pytest.raises(InputError, match="was trained on sst5, quora, cs224n-sts: name one of them as task"):
+        Predictor.from_pretrained(folder)
+    assert Predictor.from_pretrained(folder, "sst5").predict(["a dog"]).probabilities.shape == (1, 5)
+    predictor = Predictor.from_pretrained(folder, "quora")
+    expected = predictor.predict(pairs := list(zip(ONE, OTHER, strict=True)))
+    predictor.save_pretrained(course / "saved")
+    again = Predictor.from_pretrained(course / "saved", "quora").predict(pairs)
+    assert np.array_equal(again.probabilities, expected.probabilities) and set(again.labels) <= {"0", "1"}
+    with pytest.raises(InputError, match="cosine_mse has no head"):
+        Predictor.from_pretrained(folder, "cs224n-sts").predict(pairs)
 
 
 def test_tasks_of_tmft_go_together_too(course, tiny_folder):

@@ -32,7 +32,7 @@ from tmft.training_free.training_free import TrainingFreeConfig, TrainingFreeEnc
 
 
 # fmt: off
-def add_device_option(group: _ArgumentGroup) -> None:
+def add_device_option(group: CommandLineParser | _ArgumentGroup) -> None:
     group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...; default: auto, a GPU "
                        "if there is one")
 

@@ -44,6 +44,7 @@ from tmft.losses.objectives import OBJECTIVES
 from tmft.metrics import METRICS, correlation_metrics
 from tmft.reports.plots import draw_epoch_curves, draw_score_by_layer
 from tmft.runs.layer_search import search_rounds, sweep_from_runs
+from tmft.runs.predictor import Predictions, Predictor
 from tmft.runs.run_config import FineTuningConfig, FineTuningRecipe
 from tmft.runs.sweep_plan import check_config, expand_grid, parse_layer_ranges, run_all
 from tmft.runs.sweeps import Sweep
@@ -65,12 +66,14 @@ class FineTuningResult:
     model: the best model, by its score on dev. layer: the number of layers that it has kept.
     sweep: the runs, by layer; `sweep.scores(layer, "test")` has the score of each seed, not x 100.
     folder: the run folder of the model; None without an output_dir.
+    predictor: the model with the head that was trained on it.
     """
 
     model: SentenceEncoder
     layer: int
     sweep: Sweep
     folder: Path | None
+    predictor: Predictor
 
     def __repr__(self) -> str:
         layers, seeds = self.sweep.layers, len(self.sweep.layers[self.layer])
@@ -78,6 +81,20 @@ class FineTuningResult:
         of_layers = f", the best of {len(layers)} on dev" if len(layers) > 1 else ""
         of_seeds = f", mean of {seeds} seeds" if seeds > 1 else ""
         return f"layer {self.layer}{of_layers}: {self.sweep.metric} x 100: dev {dev}, test {test}{of_seeds}"
+
+    def predict(self, texts: Sequence[Any]) -> Predictions:
+        """Return the labels of N texts or pairs and, for classes, their probabilities, (N, C).
+
+        texts: a list of texts or, if pairs were trained on, of pairs; see Predictor.predict.
+        """
+        return self.predictor.predict(texts)
+
+    def save_pretrained(self, folder: str | PathLike[str]) -> None:
+        """Write the model and its head to a folder that SentenceEncoder and Predictor open.
+
+        folder: as in SentenceEncoder.save_pretrained.
+        """
+        self.predictor.save_pretrained(folder)
 
     def plot(self, path: str | PathLike[str]) -> None:
         """Draw the score on dev by layer or, of a single layer, by epoch; needs matplotlib.
@@ -237,8 +254,8 @@ def fine_tune(
         scores = sweep.scores(best_layer, "dev")
         best_seed = np.argmax([-np.inf if np.isnan(score) else score for score in scores])
         best = sweep.layers[best_layer][int(best_seed)]["folder"]
-        best_model = SentenceEncoder.from_pretrained(best)
-        return FineTuningResult(best_model, best_layer, sweep, best if output_dir else None)
+        predictor = Predictor.from_pretrained(best)
+        return FineTuningResult(predictor.model, best_layer, sweep, best if output_dir else None, predictor)
 
 
 def to_python(value: Any) -> Any:

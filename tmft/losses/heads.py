@@ -3,6 +3,7 @@
 Shapes: P pairs or texts in a batch, N in a split, D dimensions of an embedding, C classes.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,15 +39,48 @@ class HeadConfig:
             raise InputError(f"dropout {self.dropout:g}: choose 0 or more, below 1", "dropout")
 
 
-class SoftmaxLoss(Objective):
-    """Classification of pairs: cross-entropy of a linear layer over u, v and |u - v|.
+class ClassHead(Objective):
+    """Base class of the heads that predict a class: cross-entropy of a linear layer.
 
-    Source: Conneau et al. 2017, arXiv:1705.02364; Reimers and Gurevych 2019, equation of section 3.
+    A subclass creates the linear layer `head` and implements `logits`.
     """
 
     head: nn.Linear
 
     prediction_type = "class"
+
+    # Returns the logits of the classes, (P, C). Parameters: one tensor (P, D) for each text of an example.
+    logits: Callable[..., Tensor]
+
+    def forward(self, *embeddings_and_target: Tensor) -> Tensor:
+        """Return the loss, a scalar.
+
+        embeddings_and_target: a tensor (P, D) float32 for each text of an example, then the class indices,
+        (P,) int64.
+        """
+        *embeddings, target = embeddings_and_target
+        return F.cross_entropy(self.logits(*embeddings), target)
+
+    @torch.inference_mode()
+    def predict_logits(self, *embeddings: Tensor) -> Tensor:
+        """Return the logits of the classes, (N, C), on the CPU. embeddings: (N, D) for each text."""
+        device = self.head.weight.device
+        return self.logits(*(x.to(device) for x in embeddings)).cpu()
+
+    def predict(self, *embeddings: Tensor) -> np.ndarray:
+        """Return the index of the most probable class, (N,) int64. embeddings: (N, D) for each text."""
+        return self.predict_logits(*embeddings).argmax(-1).numpy()
+
+    def predict_probabilities(self, *embeddings: Tensor) -> np.ndarray:
+        """Return the probabilities of the classes, (N, C) float64. embeddings: (N, D) for each text."""
+        return self.predict_logits(*embeddings).double().softmax(-1).numpy()
+
+
+class SoftmaxLoss(ClassHead):
+    """Classification of pairs: cross-entropy of a linear layer over u, v and |u - v|.
+
+    Source: Conneau et al. 2017, arXiv:1705.02364; Reimers and Gurevych 2019, equation of section 3.
+    """
 
     def __init__(self, dimensions: int, task: Task):
         super().__init__(dimensions, task)
@@ -56,24 +90,13 @@ class SoftmaxLoss(Objective):
         """Return the logits of the classes of each pair, (P, C). u, v: (P, D)."""
         return self.head(torch.cat([u, v, (u - v).abs()], dim=-1))  # (P, 3 D) -> (P, C)
 
-    def forward(self, u: Tensor, v: Tensor, target: Tensor) -> Tensor:
-        """Return the loss, a scalar. u, v: (P, D) float32; target: (P,) int64, class indices."""
-        return F.cross_entropy(self.logits(u, v), target)
 
-    @torch.inference_mode()
-    def predict(self, u: Tensor, v: Tensor) -> np.ndarray:
-        """Return the index of the most probable class of each pair, (N,) int64. u, v: (N, D)."""
-        device = self.head.weight.device
-        return self.logits(u.to(device), v.to(device)).argmax(-1).cpu().numpy()
-
-
-class SingleTextClassifier(Objective):
+class SingleTextClassifier(ClassHead):
     """Classification of single texts: cross-entropy of a linear layer over the embedding of one text."""
 
     config: HeadConfig
-    head: nn.Linear
 
-    prediction_type, allowed_num_texts, config_class = "class", (1,), HeadConfig
+    allowed_num_texts, config_class = (1,), HeadConfig
 
     def __init__(self, dimensions: int, task: Task):
         super().__init__(dimensions, task)
@@ -82,15 +105,6 @@ class SingleTextClassifier(Objective):
     def logits(self, u: Tensor) -> Tensor:
         """Return the logits of the classes of each text, (P, C). u: (P, D)."""
         return self.head(F.dropout(u, self.config.dropout, self.training))  # (P, D) -> (P, C)
-
-    def forward(self, u: Tensor, target: Tensor) -> Tensor:
-        """Return the loss, a scalar. u: (P, D) float32; target: (P,) int64, class indices."""
-        return F.cross_entropy(self.logits(u), target)
-
-    @torch.inference_mode()
-    def predict(self, u: Tensor) -> np.ndarray:
-        """Return the index of the most probable class of each text, (N,) int64. u: (N, D)."""
-        return self.logits(u.to(self.head.weight.device)).argmax(-1).cpu().numpy()
 
 
 class PairHead(Objective):
@@ -151,6 +165,15 @@ class PairHead(Objective):
         device = next(self.parameters()).device
         scores = self.predict_score(u.to(device), v.to(device)).cpu()
         return (scores > 0).long().numpy() if self.two_classes else scores.double().numpy()
+
+    @torch.inference_mode()
+    def predict_probabilities(self, *embeddings: Tensor) -> np.ndarray | None:
+        """Return the probabilities of two classes, (N, 2) float64; None for scores. embeddings: u and v."""
+        if not self.two_classes:
+            return None
+        u, v = (x.to(next(self.parameters()).device) for x in embeddings)  # (N, D)
+        positive = self.predict_score(u, v).cpu().double().sigmoid()
+        return torch.stack([1 - positive, positive], dim=1).numpy()
 
 
 class DotProductHead(PairHead):

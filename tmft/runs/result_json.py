@@ -42,7 +42,15 @@ OBJECTIVE_ARGS = {"*": ...} | {
     for objective in OBJECTIVES.values()
     for name, annotation in get_type_hints(objective.config_class or object).items()
 }
-TASK: dict[str, Any] = {"objective": str, "metric": str, "objective_args": (None, OBJECTIVE_ARGS)}
+TASK: dict[str, Any] = {
+    "columns": [str],
+    "classes": {"*": int},
+    "min_score": NUMBER,
+    "max_score": NUMBER,
+    "objective": str,
+    "metric": str,
+    "objective_args": (None, OBJECTIVE_ARGS),
+}
 SETTINGS = {
     "ckpt": OPTIONAL_TEXT,
     "from_scratch": OPTIONAL_TEXT,

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 from struct import Struct
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
@@ -44,6 +44,7 @@ from tmft.io.text import STDIN
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.embedding_identity import LineDigest, model_record, names_that_differ
 
+T = TypeVar("T")
 BLOCK_SIZE = 1024  # lines that are embedded together
 GROUP_BLOCKS = 16  # blocks that are a group of rows of a Parquet file, which is written at once
 EMBEDDING_COLUMN = "embedding"  # of a Parquet file that encode_file writes
@@ -179,7 +180,7 @@ def to_metadata(settings: dict[str, Any]) -> str:
     return json.dumps(settings, indent=2) + "\n"
 
 
-def batched(lines: Iterable[str]) -> Iterator[list[str]]:
+def batched(lines: Iterable[T]) -> Iterator[list[T]]:
     """Yield lists of BLOCK_SIZE lines; the last list may be shorter."""
     lines = iter(lines)
     while block := list(islice(lines, BLOCK_SIZE)):

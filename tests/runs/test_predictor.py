@@ -1,0 +1,239 @@
+"""What was trained predicts: in Python, from a folder that was saved, and by the command."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import PAIRS, ROOT, tiny_model
+
+from tmft import InputError, Predictor, SentenceEncoder, fine_tune
+from tmft.cli import predict_command as predict
+from tmft.interface.fine_tuning import FineTuningResult
+from tmft.runs.predictions import read_predictions
+
+ANIMALS = ["a dog", "the cat", "two dogs", "a cat eats", "the dog sleeps"]
+MUSIC = ["music", "a man plays the guitar", "guitar music", "he plays music", "a guitar"]
+SETTINGS = {"epochs": 6, "lr": 5e-3, "batch_size": 4, "precision": "fp32"}
+TEXTS = [*((text, "animals") for text in ANIMALS), *((text, "music") for text in MUSIC)] * 2
+PAIR_ROWS = [(a, b, "yes" if float(score) > 2.5 else "no") for a, b, score in (x.split("\t") for x in PAIRS)]
+SCORE_ROWS = [(a, b, float(score)) for a, b, score in (line.split("\t") for line in PAIRS)]
+# objective -> examples, and further settings
+TRAINED = {
+    "single_text_head": (TEXTS, {"epochs": 20}),
+    "softmax": (PAIR_ROWS * 2, {}),
+    "concat_head": (PAIR_ROWS * 2, {"metric": "accuracy"}),
+    "cosine_bce": (PAIR_ROWS * 2, {"metric": "f1"}),
+    "dot_product_head": (SCORE_ROWS * 2, {}),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> dict[str, FineTuningResult]:
+    """The result of each objective, whose run folder is kept."""
+    folder = tmp_path_factory.mktemp("runs")
+    tiny_model().save_pretrained(folder / "tiny")
+    results = {}
+    for objective, (rows, more) in TRAINED.items():
+        settings = SETTINGS | more | {"objective": objective, "output_dir": folder / objective}
+        results[objective] = fine_tune(folder / "tiny", rows, rows, rows, **settings)
+    return results
+
+
+def texts_of(objective: str) -> list:
+    """The examples of an objective without their labels."""
+    return [text[0] if len(text) == 1 else text for *text, _ in TRAINED[objective][0]]
+
+
+@pytest.mark.parametrize("objective", TRAINED)
+def test_what_is_predicted_is_what_the_run_scored_on_test(objective, runs):
+    result = runs[objective]
+    labels, probabilities = result.predict(texts_of(objective))
+    expected, _ = read_predictions(result.folder)
+    classes = result.predictor.classes
+    if objective == "dot_product_head":
+        assert classes == [] and probabilities is None
+        assert labels == pytest.approx(expected.tolist(), abs=1e-5)
+        return
+    if objective == "cosine_bce":
+        assert probabilities is None
+        expected = expected >= result.sweep.layers[result.layer][0]["dev"]["threshold"]
+    else:
+        assert probabilities.shape == (len(labels), 2) and probabilities.dtype == np.float64
+        assert np.allclose(probabilities.sum(1), 1) and (probabilities >= 0).all()
+        assert labels == [classes[index] for index in probabilities.argmax(1)]
+    assert labels == [classes[int(index)] for index in expected]
+    assert classes == sorted({label for *_, label in TRAINED[objective][0]})
+
+
+def test_a_classifier_that_was_trained_knows_its_classes(runs):
+    labels, probabilities = runs["single_text_head"].predict(["a dog", "a guitar", "music"])
+    assert labels == ["animals", "music", "music"] and probabilities.max(1).min() > 0.5
+
+
+@pytest.mark.parametrize("objective", TRAINED)
+def test_a_predictor_that_is_saved_and_loaded_predicts_the_same(objective, runs, tmp_path):
+    """Into a folder that held another one; its model opens as any other, and the run folder does as well."""
+    texts, result = texts_of(objective), runs[objective]
+    expected = result.predict(texts)
+    runs["single_text_head"].save_pretrained(tmp_path / "saved")
+    result.save_pretrained(tmp_path / "saved")
+    for folder in (tmp_path / "saved", result.folder):
+        found = Predictor.from_pretrained(folder).predict(texts)
+        assert found.labels == expected.labels
+        assert (found.probabilities is None) == (expected.probabilities is None)
+        if expected.probabilities is not None:
+            assert np.array_equal(found.probabilities, expected.probabilities)
+    model = SentenceEncoder.from_pretrained(tmp_path / "saved")
+    assert np.array_equal(model.encode(["a dog"]), result.model.encode(["a dog"]))
+    assert (tmp_path / "saved/head.safetensors").is_file() == result.predictor.objective.has_head
+    assert not (tmp_path / "saved/predictions.npz").exists()
+
+
+def test_no_examples_have_no_labels(runs):
+    labels, probabilities = runs["softmax"].predict([])
+    assert labels == [] and probabilities.shape == (0, 2)
+
+
+REFUSED = {
+    "one text": ("single_text_head", "a dog", TypeError, "a list of sentences is expected, not one string"),
+    "a pair as a text": (
+        "single_text_head",
+        [("a dog", "a cat")],
+        TypeError,
+        "sentence 0 is .* give strings",
+    ),
+    "a text as a pair": ("softmax", ["ab"], InputError, "example 0 is 'ab': give 2 texts, as a tuple"),
+    "a triplet as a pair": (
+        "softmax",
+        [("a", "b"), ("a", "b", "c")],
+        InputError,
+        "example 1 is .*give 2 texts",
+    ),
+    "a number in a pair": ("softmax", [("a", 5)], TypeError, "sentence 0 is '5', of type int: give strings"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_classified_is_refused(name, runs):
+    objective, texts, kind, message = REFUSED[name]
+    with pytest.raises(kind, match=message):
+        runs[objective].predict(texts)
+
+
+def test_an_objective_without_a_head_predicts_nothing(tiny_folder):
+    result = fine_tune(tiny_folder, SCORE_ROWS * 2, epochs=1, layer=1)
+    with pytest.raises(InputError, match="cosine_mse has no head that predicts labels: compare"):
+        result.predict([("a dog", "a cat")])
+
+
+def change_settings(**changes):
+    """Return a function that changes the task in a result.json."""
+
+    def change(folder: Path) -> None:
+        content = json.loads((folder / "result.json").read_text())
+        content["settings"]["task"] |= changes
+        (folder / "result.json").write_text(json.dumps(content))
+
+    return change
+
+
+DAMAGED = {
+    "no result": (
+        lambda folder: (folder / "result.json").unlink(),
+        "has no result.json of a run that fine-tun",
+    ),
+    "no head": (lambda folder: (folder / "head.safetensors").unlink(), "has no head.safetensors"),
+    "a gap in the classes": (change_settings(classes={"a": 0, "b": 2}), "the classes are {'a': 0, 'b': 2}"),
+    "another number of classes": (change_settings(classes={"a": 0}), "head.weight of shape"),
+    "classes that are no numbers": (change_settings(classes={"a": "0"}), "settings.task.classes.a is '0'"),
+    "no columns": (change_settings(columns="text"), "settings.task.columns is 'text'"),
+    "an unknown objective": (change_settings(objective="softmin"), "objective 'softmin': choose one of"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_folder_is_one_line(name, runs, tmp_path):
+    change, message = DAMAGED[name]
+    runs["single_text_head"].save_pretrained(tmp_path / "saved")
+    change(tmp_path / "saved")
+    with pytest.raises(InputError, match=message) as error:
+        Predictor.from_pretrained(tmp_path / "saved")
+    assert "\n" not in str(error.value)
+
+
+# ---------------------------------------------------------------------------------------------- the command
+
+
+def rows_of(text: str) -> list[list[str]]:
+    return [line.split("\t") for line in text.splitlines()]
+
+
+def test_the_command_prints_the_label_of_each_line(runs, tmp_path, capsys):
+    result = runs["single_text_head"]
+    (tmp_path / "texts.txt").write_text("a dog\n\nmusic\x1b[31m\n", encoding="utf-8")
+    predict.main([str(result.folder), str(tmp_path / "texts.txt"), "--device", "cpu"])
+    header, *rows = rows_of(capsys.readouterr().out)
+    assert header == ["label", "probability", "text"]
+    labels, probabilities = result.predict(["a dog", ".", "music\x1b[31m"])
+    assert [row[0] for row in rows] == labels
+    assert [row[1] for row in rows] == [f"{one:.4f}" for one in probabilities.max(1)]
+    assert [row[2] for row in rows] == ["a dog", "", "music?[31m"]
+
+
+@pytest.mark.parametrize(
+    ("objective", "header"),
+    [("softmax", ["label", "probability"]), ("cosine_bce", ["label"]), ("dot_product_head", ["label"])],
+)
+def test_the_command_reads_the_columns_of_a_table(objective, header, runs, tmp_path, capsys):
+    result, pairs = runs[objective], [("a dog", "two dogs"), ("music", "a, b")]
+    (tmp_path / "pairs.csv").write_text('x,question1,question2\n1,a dog,two dogs\n2,music,"a, b"\n')
+    (tmp_path / "pairs.jsonl").write_text(
+        "".join(json.dumps({"sentence1": a, "sentence2": b}) + "\n" for a, b in pairs)
+    )
+    printed = []
+    for words in (["pairs.csv", "--columns", "question1,question2"], ["pairs.jsonl"]):
+        predict.main([str(result.folder), str(tmp_path / words[0]), *words[1:], "--device", "cpu"])
+        printed.append(rows_of(capsys.readouterr().out))
+    assert printed[0] == printed[1]
+    assert printed[0][0] == [*header, "sentence1", "sentence2"]
+    labels = result.predict(pairs).labels
+    shown = labels if result.predictor.classes else [f"{score:.4f}" for score in labels]
+    assert [row[0] for row in printed[0][1:]] == shown
+    assert [tuple(row[-2:]) for row in printed[0][1:]] == pairs
+
+
+def test_a_table_of_texts_that_was_trained_on_is_no_text_per_line(runs, tmp_path, capsys):
+    (tmp_path / "test.tsv").write_text("label\ttext\nanimals\ta dog\n")
+    predict.main([str(runs["single_text_head"].folder), str(tmp_path / "test.tsv"), "--device", "cpu"])
+    assert [row[2] for row in rows_of(capsys.readouterr().out)] == ["text", "a dog"]
+
+
+MISTAKES = {
+    "a model that no run trained": (
+        ROOT / "data/tiny",
+        "x.txt",
+        [],
+        "has no result.json of a run that fine-tuned",
+    ),
+    "a text per line for pairs": ("softmax", "x.txt", [], "x.txt is no table by its name: name a .csv"),
+    "one column for pairs": (
+        "softmax",
+        "x.csv",
+        ["--columns", "a"],
+        "--columns a: the model was trained on sentence1 and sentence2: name as many columns",
+    ),
+    "a column that is not there": ("softmax", "x.csv", [], "sentence1"),
+    "a column of a text": ("single_text_head", "x.txt", ["--columns", "a"], "column 'a': "),
+    "a task that is not there": ("softmax", "x.csv", ["--task", "sicke"], "--task 'sicke': choose one of"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_of_the_command_are_one_line(name, runs, tmp_path):
+    model, file, words, message = MISTAKES[name]
+    (tmp_path / file).write_text("a,b\nc,d\n")
+    folder = runs[model].folder if model in runs else model
+    with pytest.raises(InputError) as error:
+        predict.main([str(folder), str(tmp_path / file), *words, "--device", "cpu"])
+    assert message in error.value.as_cli_message()
