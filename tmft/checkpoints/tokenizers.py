@@ -326,6 +326,6 @@ def tokenizer_to_files(tokenizer: Tokenizer, max_length: int, padding_side: str 
         backend = tokenizers.Tokenizer.from_str(backend.to_str())
         backend.enable_truncation(max_length, direction=tokenizer.truncation_side)
     return {
-        "tokenizer.json": backend.to_str(pretty=True),
+        "tokenizer.json": backend.to_str(),  # indented, it would be half as long again
         "tokenizer_config.json": json.dumps(config, indent=2, ensure_ascii=False) + "\n",
     }
