@@ -50,3 +50,25 @@ def test_every_name_on_the_left_is_one_of_sentence_transformers():
     losses = set(re.findall(r"\blosses\.(\w+)", " ".join(codes)))
     module = pytest.importorskip("sentence_transformers.losses")
     assert len(losses) >= 7 and all(hasattr(module, name) for name in losses)
+
+
+ENTRIES = re.findall(
+    r"^- \*\*(.+?)\*\*((?:.|\n  )+)\[[^\]]+\]\(([^)]+)\)$",
+    (ROOT / "docs/glossary.md").read_text(encoding="utf-8"),
+    re.MULTILINE,
+)
+
+
+def test_the_glossary_is_in_alphabetical_order_and_each_entry_is_a_sentence_or_two():
+    lines = (ROOT / "docs/glossary.md").read_text(encoding="utf-8").count("\n- **")
+    names = [name.lower() for name, _, _ in ENTRIES]
+    assert names == sorted(names) and len(names) == lines >= 25
+    for name, text, _ in ENTRIES:
+        assert text.strip().endswith(".") and 1 <= len(re.findall(r"[.;](?:\s|$)", text)) <= 3, name
+
+
+@pytest.mark.parametrize(("name", "_", "path"), ENTRIES, ids=[name for name, *_ in ENTRIES])
+def test_a_term_of_the_glossary_is_used_where_its_entry_leads(name, _, path):
+    content = (ROOT / "docs" / path.partition("#")[0]).read_text(encoding="utf-8").lower()
+    stem = re.sub(r"(?:ing|ation|d|s)$", "", name.lower())
+    assert re.search(rf"\b{stem.replace(' ', '[ _]')}", content), (name, path)
