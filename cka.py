@@ -1,6 +1,6 @@
 """Compare the layers of two checkpoints with linear CKA, before any training.
 
-    python cka.py                                     the two small models in data/twins, offline
+    python cka.py                                     two small models that come with tmft, offline
     python cka.py google/electra-base-discriminator google-bert/bert-base-cased    the paper's comparison
     python cka.py A B --also A2 B2 --plot cka.pdf     several pairs in one figure
     python cka.py A B --all-pairs --plot cka.png      every layer of A with every layer of B
@@ -31,7 +31,7 @@ from tmft.errors import InputError
 from tmft.evaluation.compare_layers import MAX_IN_MEMORY, compare_layers, match_layers
 from tmft.io.atomic import check_writable, write_file
 from tmft.io.formatting import text_bar, text_table, to_json
-from tmft.io.paths import DATA_FOLDER
+from tmft.io.paths import DATA_FOLDER, IS_INSTALLED
 from tmft.io.text import read_sentences
 from tmft.reports import plots
 from tmft.reports.drawing import check_figure
@@ -39,8 +39,10 @@ from tmft.runs.run_config import FineTuningConfig
 from tmft.sentence_encoder import SentenceEncoder
 
 # What `python cka.py` alone compares: a small discriminator with the model of masked words from which its
-# pre-training continued. See docs/cka.md.
-DEFAULT_MODELS = [str(PACKAGE_DATA / "twins/mlm-then-rtd"), str(PACKAGE_DATA / "twins/mlm")]
+# pre-training continued. See docs/cka.md. The package does not have the second one, and takes tiny.
+DEFAULT_MODELS = [
+    str(PACKAGE_DATA / name) for name in ("twins/mlm-then-rtd", "tiny" if IS_INSTALLED else "twins/mlm")
+]
 DEFAULT_ARGV = [*DEFAULT_MODELS, "--data", str(PACKAGE_DATA / "sample/train.tsv")]
 
 

@@ -1,9 +1,11 @@
-"""What .ci/release asks of the files: `version`, `content SOURCE DIST`, `notes VERSION`.
+"""What .ci/release asks of the files: `version`, `content SOURCE DIST`, `bom FILE`, `notes VERSION`.
 
 Standard library only, because it runs before anything is installed.
 """
 
 import ast
+import json
+import re
 import sys
 import tarfile
 import tomllib
@@ -11,7 +13,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-MAX_WHEEL_BYTES = 25_000_000
+MAX_BYTES = 20_000_000  # of the wheel, and of the sdist
 COMMAND_FILES = ("train.py", "evaluate.py", "cka.py")  # all of the root that ships
 
 
@@ -62,12 +64,30 @@ def check_content(root: Path, dist: Path) -> str:
     if commands != {f"tmft/commands/{name}" for name in COMMAND_FILES}:
         problems.append(f"the wheel has the commands {', '.join(sorted(commands))}: expected {COMMAND_FILES}")
     problems += [f"the sdist lacks {name}" for name in sorted(sources - in_sdist)]
-    if wheel.stat().st_size > MAX_WHEEL_BYTES:
-        problems.append(f"the wheel has {wheel.stat().st_size:,} bytes, more than {MAX_WHEEL_BYTES:,}")
+    for file in (wheel, sdist):
+        if file.stat().st_size > MAX_BYTES:
+            problems.append(f"{file.name} has {file.stat().st_size:,} bytes, more than {MAX_BYTES:,}")
     if problems:
         sys.exit("\n".join(problems))
     sizes = " and ".join(f"{file.name} {file.stat().st_size / 1e6:.1f} MB" for file in (wheel, sdist))
     return f"{sizes}: {len(in_wheel)} files in the wheel, as listed"
+
+
+def complete_bom(file: Path, root: Path = ROOT) -> str:
+    """Write the version of tmft into a bill of materials; return one line; exit with 1 if it is incomplete.
+
+    Its program reads the name in pyproject.toml, where the version does not stand.
+    """
+    bom = json.loads(file.read_text(encoding="utf-8"))
+    main = bom["metadata"]["component"]
+    components = {component["name"].lower().replace("_", "-") for component in bom["components"]}
+    requirements = (root / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    missing = {re.match(r"[\w-]+", line)[0] for line in requirements} - components
+    if bom["bomFormat"] != "CycloneDX" or main["name"] != "tmft" or missing:
+        sys.exit(f"{file}: {bom['bomFormat']} of {main['name']}, which lacks {', '.join(sorted(missing))}")
+    main["version"] = version(root)
+    file.write_text(json.dumps(bom, indent=1) + "\n", encoding="utf-8")
+    return f"{file}: CycloneDX {bom['specVersion']} of tmft {main['version']}, {len(components)} components"
 
 
 def notes(name: str, root: Path = ROOT) -> str:
@@ -85,7 +105,9 @@ if __name__ == "__main__":
         print(version())
     elif command == "content":
         print(check_content(*map(Path, words)))
+    elif command == "bom":
+        print(complete_bom(*map(Path, words)))
     elif command == "notes":
         print(notes(*words))
     else:
-        sys.exit(f"{command}: version, content or notes")
+        sys.exit(f"{command}: version, content, bom or notes")

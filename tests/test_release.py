@@ -104,7 +104,10 @@ def test_a_wheel_with_the_files_of_the_source_passes(built):
     assert line.endswith("files in the wheel, as listed")
 
 
-@pytest.mark.parametrize("name", ["tmft/py.typed", "tmft/bert.py", "tmft/shipped/sample/train.tsv"])
+@pytest.mark.parametrize(
+    "name",
+    ["tmft/py.typed", "tmft/bert.py", "tmft/shipped/sample/train.tsv", "tmft/shipped/tiny/config.json"],
+)
 def test_a_wheel_that_lacks_a_file_is_refused(built, name):
     with pytest.raises(SystemExit, match=f"the wheel lacks {name}"):
         CHECKS["check_content"](ROOT, built(lacks=name))
@@ -118,12 +121,81 @@ def test_a_wheel_with_another_file_is_refused(built, name):
 
 def test_a_wheel_that_is_too_large_or_of_another_version_is_refused(built, monkeypatch):
     dist = built()
-    monkeypatch.setitem(CHECKS["check_content"].__globals__, "MAX_WHEEL_BYTES", 1000)
+    monkeypatch.setitem(CHECKS["check_content"].__globals__, "MAX_BYTES", 1000)
     with pytest.raises(SystemExit, match="more than 1,000"):
         CHECKS["check_content"](ROOT, dist)
     monkeypatch.setitem(CHECKS["check_content"].__globals__, "version", lambda root: "9.9")
     with pytest.raises(SystemExit, match=re.escape("expected version 9.9")):
         CHECKS["check_content"](ROOT, dist)
+
+
+BOM = {
+    "bomFormat": "CycloneDX",
+    "specVersion": "1.6",
+    "metadata": {"component": {"name": "tmft"}},
+    "components": [
+        {"name": name}
+        for name in ("torch", "safetensors", "tokenizers", "huggingface_hub", "numpy", "scipy", "tqdm")
+    ],
+}
+
+
+def test_a_bill_of_materials_gets_the_version_and_has_all_that_is_needed(tmp_path):
+    file = tmp_path / "bom.json"
+    file.write_text(json.dumps(BOM))
+    line = CHECKS["complete_bom"](file)
+    assert line.endswith(f"CycloneDX 1.6 of tmft {tmft.__version__}, 7 components")
+    assert json.loads(file.read_text())["metadata"]["component"]["version"] == tmft.__version__
+    file.write_text(json.dumps(BOM | {"components": BOM["components"][1:]}))
+    with pytest.raises(SystemExit, match="lacks torch"):
+        CHECKS["complete_bom"](file)
+
+
+WORKFLOWS = {path.name: path.read_text(encoding="utf-8") for path in ROOT.glob(".github/workflows/*.yml")}
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_actions_are_pinned_by_digest_and_name_their_version(name):
+    used = re.findall(r"uses: *(.*)", WORKFLOWS[name])
+    assert used and all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", line) for line in used)
+
+
+def test_an_action_has_one_version():
+    used = set(re.findall(r"uses: *(.*)", "".join(WORKFLOWS.values())))
+    assert len({line.partition("@")[0] for line in used}) == len(used)
+
+
+def test_only_the_upload_may_identify_itself_to_the_index_and_it_runs_nothing_of_ours():
+    workflow = pytest.importorskip("yaml").safe_load(WORKFLOWS["release.yml"])
+    build, publish = workflow["jobs"]["build"], workflow["jobs"]["publish"]
+    assert workflow["permissions"] == {"contents": "read"}
+    assert publish["permissions"] == {"id-token": "write"} and publish["environment"] == "pypi"
+    assert [step["uses"].partition("@")[0] for step in publish["steps"]] == [
+        *("actions/download-artifact", "pypa/gh-action-pypi-publish")
+    ]
+    assert "environment" not in build and "bash .ci/release" in [step.get("run") for step in build["steps"]]
+    assert "secrets." not in WORKFLOWS["release.yml"] and "password" not in WORKFLOWS["release.yml"]
+
+
+LOCKED = (ROOT / ".ci/locked.txt").read_text(encoding="utf-8")
+
+
+def test_every_locked_version_has_hashes_and_the_file_has_no_address():
+    entries = re.split(r"\n(?=\S)", LOCKED.partition("\n")[2].strip())
+    entry = r"[a-z0-9-]+==[\w.]+( ; [^\\\n]+)? \\\n( +--hash=sha256:[0-9a-f]{64}( \\\n)?)+"
+    assert len(entries) > 100 and all(re.fullmatch(entry, text) for text in entries)
+    assert "://" not in LOCKED and "index" not in LOCKED
+
+
+def test_the_locked_versions_are_in_the_ranges_of_the_requirements():
+    """All but torch, whose builds differ from machine to machine: requirements.txt has its version."""
+    requirements = pytest.importorskip("packaging.requirements")
+    locked = dict(re.findall(r"^([a-z0-9-]+)==([\w.]+)", LOCKED, re.MULTILINE))
+    lines = [(ROOT / f"requirements{part}.txt").read_text(encoding="utf-8") for part in ("", "-dev")]
+    names = [line for line in "\n".join(lines).splitlines() if line[:1].isalpha()]
+    wanted = {one.name: one.specifier for one in map(requirements.Requirement, names)}
+    assert str(wanted.pop("torch")).startswith("==") and "torch" not in locked and len(wanted) > 20
+    assert [name for name in wanted if locked[name] not in wanted[name]] == []
 
 
 def test_the_checks_use_the_standard_library_alone():

@@ -101,6 +101,8 @@ def test_an_installed_copy_works_in_another_folder(tmp_path):
         f"search {run} dog --corpus lines.txt": "Dogs sleep.",
         f"export {run} exported": "wrote",
         "report runs": "layer",
+        "encode text": "[-0.039",
+        "export tiny tiny-exported": "wrote",
     }
     program = """
 import sys
@@ -123,4 +125,4 @@ for line in sys.argv[1:]:
         assert expected in text and "python" not in text
     assert begin == "" and printed[0].startswith("tmft train") and printed[1].startswith("tmft cka ")
     names = {path.name for path in (tmp_path / "user").iterdir()}
-    assert names == {"lines.txt", "runs", "vectors.npy", "vectors.npy.json", "exported"}
+    assert names == {"lines.txt", "runs", "vectors.npy", "vectors.npy.json", "exported", "tiny-exported"}

@@ -63,7 +63,6 @@ TRANSFORMER_CONFIG_FILES = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-SHIPPED_MODELS = ("tiny",)  # models that come with the package, by their names alone
 ADAPTER_FILE = "adapter_config.json"  # weights that are added to those of the model, such as LoRA
 # From which a tokenizer is built if there is no tokenizer.json: the files of all kinds in tokenizer_kinds.py.
 VOCABULARY_FILES = (
@@ -122,9 +121,9 @@ class ModelFolder:
         with reading(name[:200], "check the path, and the permissions of its folders"):
             path = Path(checkpoint).expanduser()
             shipped = PACKAGE_DATA / name.removeprefix("data/")
-            is_shipped = shipped.is_dir() if name.startswith("data/") else name in SHIPPED_MODELS
-            if not path.exists() and is_shipped:
-                path = shipped  # they come with the package, wherever it is used
+            is_shipped = name.startswith("data/") or ("/" not in name and (shipped / "config.json").is_file())
+            if not path.exists() and is_shipped and shipped.is_dir():
+                path = shipped  # tiny and data/twins come with the package, wherever it is used
             is_local = path.is_dir()
             if not is_local and path.exists():
                 raise InputError(f"{name} is a file: name the folder that holds config.json and the weights")
