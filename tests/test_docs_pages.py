@@ -1,5 +1,6 @@
 """The pages that people look things up in: calls that are shown run, terms and messages exist."""
 
+import ast
 import inspect
 import re
 
@@ -72,3 +73,35 @@ def test_a_term_of_the_glossary_is_used_where_its_entry_leads(name, _, path):
     content = (ROOT / "docs" / path.partition("#")[0]).read_text(encoding="utf-8").lower()
     stem = re.sub(r"(?:ing|ation|d|s)$", "", name.lower())
     assert re.search(rf"\b{stem.replace(' ', '[ _]')}", content), (name, path)
+
+
+TROUBLES = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+MESSAGES = [message.replace("\n  ", " ") for message in re.findall(r"^- `([^`]+)`", TROUBLES, re.MULTILINE)]
+
+
+def texts_of_the_code() -> list[str]:
+    """The texts in the code, with … in place of what a format string inserts."""
+    texts = []
+    for path in [*ROOT.glob("tmft/**/*.py"), *ROOT.glob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                parts = (part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+                texts.append("".join(map(str, parts)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return texts
+
+
+CODE = "\n".join(texts_of_the_code())
+
+
+def test_the_page_has_messages():
+    assert len(MESSAGES) > 40 and len(set(MESSAGES)) == len(MESSAGES)
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_a_message_that_is_explained_is_one_of_the_code(message):
+    """Its parts stand in one line of the code, in their order."""
+    parts = [re.escape(part) for part in message.strip("…").split("…")]
+    assert re.search("[^\n]*".join(parts), CODE), message
+    assert max(map(len, message.split("…"))) >= 10, "this fits too many messages"
