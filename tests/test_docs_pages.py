@@ -105,3 +105,13 @@ def test_a_message_that_is_explained_is_one_of_the_code(message):
     parts = [re.escape(part) for part in message.strip("…").split("…")]
     assert re.search("[^\n]*".join(parts), CODE), message
     assert max(map(len, message.split("…"))) >= 10, "this fits too many messages"
+
+
+def test_the_changelog_has_at_most_ten_lines_a_version():
+    """What a user has to know; the rest is in the history."""
+    _, *versions = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")
+    assert len(versions) > 20
+    for version in versions:
+        name, *lines = filter(None, version.split("\n"))
+        assert 1 <= len(lines) <= 10, name
+        assert all(len(line) <= 170 for line in lines), name
