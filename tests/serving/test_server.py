@@ -272,6 +272,16 @@ def test_a_text_of_more_tokens_than_max_length_is_truncated_as_encode_does(url, 
     assert_same_embeddings(embeddings(url, input=text), expected)
 
 
+def test_the_list_of_models_has_the_one_that_is_served(url, model_folder):
+    """By the name of its folder: where it lies is nobody's business."""
+    before = time.time()
+    with urllib.request.urlopen(f"{url}/v1/models", timeout=10) as response:
+        answer = json.load(response)
+    [model] = answer["data"]
+    assert answer["object"] == "list" and 0 < before - model.pop("created") < 3600
+    assert model == {"id": model_folder.name, "object": "model", "owned_by": "tmft"}
+
+
 def test_usage_is_the_number_of_tokens(url, model_folder):
     tokens = SentenceEncoder.from_pretrained(model_folder).tokenize(SENTENCES)
     _, answer = ask(url, {"input": SENTENCES})

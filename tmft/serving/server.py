@@ -1,4 +1,4 @@
-"""Answer /v1/embeddings of OpenAI's API with the embeddings of a model, by LitServe.
+"""Answer /v1/embeddings and /v1/models of OpenAI's API with the embeddings of a model, by LitServe.
 
 The texts of all requests that wait are embedded by one call of the model. A request goes through three
 places: BoundedQueue reads it, and refuses it if it is too long, or while too many bytes of others wait;
@@ -12,7 +12,9 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import litserve
@@ -245,7 +247,9 @@ def serve(load: Callable[[], SentenceEncoder], host: str = "127.0.0.1", port: in
     embeds, so it has to be picklable. host: 127.0.0.1, or 0.0.0.0 or :: for other machines. Raises InputError
     if the port is taken.
     """
-    dimensions = load().dimensions
+    model = load()
+    dimensions, name = model.dimensions, Path(model.source).name
+    del model  # this process does not embed
     try:
         socket.create_server((host, port), family=socket.AF_INET6 if host == "::" else socket.AF_INET).close()
     except OSError as error:
@@ -264,6 +268,8 @@ def serve(load: Callable[[], SentenceEncoder], host: str = "127.0.0.1", port: in
     server.app.add_exception_handler(RequestValidationError, refuse_json)
     server.app.add_exception_handler(Exception, refuse_anything)
     server.app.add_middleware(BoundedQueue)
+    served = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "tmft"}
+    server.app.add_api_route("/v1/models", lambda: {"object": "list", "data": [served]})
     starter = os.getpid()
 
     def stop(signal_number: int, frame: Any) -> None:
