@@ -36,14 +36,15 @@ def browser():
 def test_the_reference_has_the_interface_and_every_page(site):
     pages = {path.relative_to(site).as_posix() for path in site.glob("**/*.html")}
     texts = {f"docs/{path.stem}.html" for path in ROOT.glob("docs/*.md")}
-    texts.add("docs/lecture/README.html")
+    texts |= {f"docs/research/{path.stem}.html" for path in ROOT.glob("docs/research/*.md")}
+    texts |= {"docs/lecture/README.html", "data/README.html"}
     assert texts | {"README.html", "CONTRIBUTING.html", "index.html", "tmft.html"} <= pages
     assert not [page for page in pages if page.startswith("tmft/")]  # nothing else is promised
     index, reference = ((site / name).read_text(encoding="utf-8") for name in ("index.html", "tmft.html"))
     assert all(f'href="{page}"' in index for page in texts)
     for name in [*tmft.__all__, "SentenceEncoder.from_pretrained"]:
         assert f'href="tmft.html#{name}"' in index and f'id="{name}"' in reference, name
-    assert "from_pretrained" in (site / "search.js").read_text(encoding="utf-8")
+    assert "from_pretrained" in (site / "sections.js").read_text(encoding="utf-8")
     lost = []
     for page in pages - {"tmft.html"}:
         text = (site / page).read_text(encoding="utf-8")
@@ -87,19 +88,51 @@ def test_no_page_is_wider_than_the_window(width, site, browser):
         assert browser.evaluate("document.documentElement.scrollWidth") <= width, page
 
 
-def test_the_search_finds_a_name(site, browser):
-    browser.open(site / "index.html")
+def test_the_pages_are_grouped_and_the_headings_of_a_page_stand_below_it(site):
+    page = (site / "docs/serving.html").read_text(encoding="utf-8")
+    navigation = page.partition("<nav>")[2].partition("</nav>")[0]
+    groups = re.findall(r"<h2>(.*?)</h2>", navigation)
+    assert groups == ["Begin", "Use a model", "Train a model", "Reproduce a result", "Change the code"]
+    [current] = re.findall(r'<li aria-current="page">(.*?)</ul></li>', navigation)
+    anchors = re.findall(r'href="#([^"]+)"', current)
+    assert "without-torch" in anchors and len(anchors) > 5
+    assert all(f'id="{anchor}"' in page for anchor in anchors)
+
+
+def test_a_phone_has_a_menu_at_the_top(site, browser):
+    browser.open(site / "docs/serving.html", width=360)
+    height = "document.querySelector('nav').offsetHeight"
+    top = browser.evaluate("document.querySelector('label[for=menu]').getBoundingClientRect().top")
+    assert top < 60 and browser.evaluate(height) == 0
+    browser.evaluate("document.querySelector('label[for=menu]').click()")
+    assert browser.evaluate(height) > 300
+
+
+@pytest.mark.parametrize(
+    ("query", "page", "expected"),
+    [
+        ("linear_cka", "index.html", "tmft.html#linear_cka"),
+        (
+            "four bits calibrated",
+            "docs/research/students.html",
+            "../../docs/research/students.html#in-four-bits",
+        ),
+        ("gated accept terms", "README.html", "docs/troubleshooting.html#opening-a-model"),
+    ],
+)
+def test_the_search_looks_through_all_pages(query, page, expected, site, browser):
+    browser.open(site / page)
     found = browser.evaluate(
-        """new Promise(resolve => {
+        f"""new Promise(resolve => {{
             const box = document.querySelector("input[type=search]");
-            const look = () => {
-                const first = document.querySelector("main .search-result a");
+            const look = () => {{
+                const first = document.querySelector("#found a");
                 first ? resolve(first.getAttribute("href")) : setTimeout(look, 50);
-            };
+            }};
             box.dispatchEvent(new Event("focus"));
-            box.value = "linear_cka";
+            box.value = {query!r};
             box.dispatchEvent(new Event("input"));
             look();
-        })"""
+        }})"""
     )
-    assert found == "tmft.html#linear_cka"
+    assert found == expected
