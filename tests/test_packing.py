@@ -24,6 +24,15 @@ def test_the_rest_of_a_row_is_padding():
     assert (batch.input_ids[padding] == 99).all()
 
 
+def test_one_sentence_that_fills_its_row_is_packed_as_the_same_row_of_arrays():
+    ids = (2, 9, 7, 3)
+    batch = pack([ids], packed_length=4)
+    arrays, _ = pack_arrays(np.array(ids), np.array([4]), T=4, pad_id=0)
+    for tensor, expected in zip(batch.inputs, arrays.inputs, strict=True):
+        assert torch.equal(tensor, expected) and tensor.dtype == expected.dtype
+    assert batch.num_sentences == arrays.num_sentences
+
+
 def test_the_sentences_are_counted():
     assert pack(SENTENCES).num_sentences == len(SENTENCES)
 

@@ -499,3 +499,13 @@ def test_other_names_of_the_ecosystem_say_the_same():
         model.get_sentence_embedding_dimension() == model.get_embedding_dimension() == model.dimensions == 24
     )
     assert model.max_seq_length == model.max_length
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (2, 4, 3)])
+def test_an_embedding_that_is_not_finite_is_named_but_large_numbers_are_finite(shape):
+    embeddings = torch.full(shape, 3e38)  # their sum is infinite
+    check_finite_embeddings(embeddings, ["a", "b", "c", "d"])
+    for value in (torch.nan, torch.inf, -torch.inf):
+        embeddings[..., 2, 1] = value
+        with pytest.raises(InputError, match=r"sentence 2 \('c'\) has values that are not finite"):
+            check_finite_embeddings(embeddings, ["a", "b", "c", "d"])

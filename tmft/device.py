@@ -4,6 +4,7 @@ import itertools
 import os
 import sys
 import time
+from functools import cache
 from typing import Any, TextIO
 from weakref import WeakValueDictionary
 
@@ -92,10 +93,16 @@ def progress_bar(
     """
     file = tqdm_options.get("file") or sys.stderr
     if not shown or int(os.environ.get("RANK", 0)) != 0 or file is None:
-        return tqdm(total=total, disable=True)
+        return hidden_progress_bar()
     if file.isatty():
         return tqdm(total=total, unit=f" {unit}", leave=False, **tqdm_options)
     return ProgressLines(total, unit, file, tqdm_options.get("desc", ""), tqdm_options.get("initial", 0))
+
+
+@cache
+def hidden_progress_bar() -> tqdm:
+    """Return the progress bar that shows nothing; to make one takes as long as to embed a few words."""
+    return tqdm(disable=True)
 
 
 class ProgressLines:

@@ -34,7 +34,7 @@ from tmft.encoder import BaseEncoder
 from tmft.errors import InputError, check_choice, check_range, short_repr
 from tmft.packing import PACKED_LENGTH, PackedBatch, TokenizedCorpus, length_bucketed_batches, pack
 from tmft.pooling import check_pooling_excludes, parse_pooling, pooling_functions
-from tmft.speed.prepacked_weights import fast_encoding
+from tmft.speed.prepacked_weights import fast_encoding, list_modules
 from tmft.speed.threads import prepare_for_fork
 from tmft.tokenizer import Tokenizer, check_sentences, check_vocab_size, resolve_max_length
 
@@ -258,7 +258,7 @@ class SentenceEncoder(nn.Module):
         >>> [len(ids) for ids in token_ids]
         [5, 8]
         """
-        return [*self.tokenize_to_corpus(sentences, prompt, prompt_name)]
+        return [ids for block in self.tokenized_blocks(sentences, prompt, prompt_name) for ids in block]
 
     def tokenize_to_corpus(
         self, sentences: Sequence[str], prompt: str | None = None, prompt_name: str | None = None
@@ -266,6 +266,15 @@ class SentenceEncoder(nn.Module):
         """Return the same token ids as `tokenize`, in one array, which takes an eighth of the memory.
 
         sentences, prompt, prompt_name: as in `tokenize`. Raises InputError as `tokenize` does.
+        """
+        return TokenizedCorpus.from_blocks(self.tokenized_blocks(sentences, prompt, prompt_name))
+
+    def tokenized_blocks(
+        self, sentences: Sequence[str], prompt: str | None, prompt_name: str | None
+    ) -> Iterator[list[list[int]]]:
+        """Yield the token ids of each of TOKENIZE_BLOCK sentences at a time.
+
+        sentences, prompt, prompt_name: as in `tokenize`.
         """
         prompt = choose_prompt(self.prompts, self.default_prompt_name, prompt_name, prompt)
         apply_prompt = Prompt(prompt, self.tokenizer)
@@ -275,27 +284,24 @@ class SentenceEncoder(nn.Module):
                 "set model.prompt, then call model.set_token_weights",
                 "prompt",
             )
-        sentences, num_truncated = check_sentences(sentences), 0
-
-        def tokenized_blocks() -> Iterator[list[list[int]]]:
-            nonlocal num_truncated
-            for start in range(0, len(sentences), TOKENIZE_BLOCK):
-                block = sentences[start : start + TOKENIZE_BLOCK]
-                token_ids, num_truncated_here = apply_prompt(block, self.max_length)
-                num_truncated += num_truncated_here
-                yield token_ids
-
-        corpus = TokenizedCorpus.from_blocks(tokenized_blocks())
-        if self.encoder.config.position_offset and self.encoder.config.pad_token_id in corpus.tokens:
+        sentences, num_truncated, has_padding = check_sentences(sentences), 0, False
+        for start in range(0, len(sentences), TOKENIZE_BLOCK):
+            token_ids, num_truncated_here = apply_prompt(
+                sentences[start : start + TOKENIZE_BLOCK], self.max_length
+            )
+            num_truncated += num_truncated_here
+            if self.encoder.config.position_offset:
+                has_padding |= any(self.encoder.config.pad_token_id in ids for ids in token_ids)
+            yield token_ids
+        if has_padding:
             log.warning(
                 "a text has the padding token %r: it gets a position here, as other tokens do, but none in "
                 "transformers and sentence-transformers, whose embeddings of this text differ",
                 self.tokenizer.special_tokens.get("pad_token"),
             )
         if num_truncated:
-            counts = (num_truncated, len(corpus), self.max_length)
+            counts = (num_truncated, len(sentences), self.max_length)
             log.warning("%d of %d sentences are longer than %d tokens and were truncated", *counts)
-        return corpus
 
     # ------------------------------------------------------------------------------------------------ forward
 
@@ -526,7 +532,7 @@ class SentenceEncoder(nn.Module):
     @contextmanager
     def evaluation_mode(self) -> Iterator[None]:
         """Switch dropout off during a with block, also if the block raises an error."""
-        training_modules = [module for module in self.modules() if module.training]
+        training_modules = [module for module in list_modules(self) if module.training]
         for module in training_modules:
             module.training = False
         try:
@@ -678,10 +684,9 @@ def check_finite_embeddings(
     if the user may have given several.
     """
     embeddings = torch.as_tensor(embeddings)
-    is_finite = embeddings.isfinite()
-    if is_finite.all():
+    if embeddings.sum().isfinite() or embeddings.isfinite().all():  # a sum is fast, but may overflow
         return
-    index = (~is_finite).nonzero()[0].tolist()[-2]
+    index = (~embeddings.isfinite()).nonzero()[0].tolist()[-2]
     name = f"sentence {index} ({short_repr(sentences[index])})"
     problem = f"the embedding of {name} has values that are not finite"
     remedy = "choose another precision or layer, or check the weights of the model"

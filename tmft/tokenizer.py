@@ -1,6 +1,7 @@
 """Tokenizer: sentences to token ids. tmft/checkpoints/tokenizers.py reads and writes its files."""
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 
 import tokenizers
 
@@ -92,7 +93,7 @@ class Tokenizer:
         token_by_id = {id: token for token, id in self.backend.get_vocab().items()}
         return [token_by_id.get(id, f"[{id}]") for id in range(max(token_by_id) + 1)]
 
-    @property
+    @cached_property
     def num_special_tokens(self) -> tuple[int, int]:
         """How many special tokens are added before and after a sentence."""
         if not self.add_special_tokens:

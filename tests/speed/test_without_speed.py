@@ -67,6 +67,7 @@ REPLACEMENTS = {
     "tmft.runs.train_run": {"describe_threads": lambda: "", "describe_slowdown": lambda speeds: ""},
     "tmft.sentence_encoder": {
         "fast_encoding": lambda *_: nullcontext(),
+        "list_modules": lambda model: [*model.modules()],
         "prepare_for_fork": lambda: None,
     },
     "tmft.models.families": {"no_init_weights": nullcontext},

@@ -302,6 +302,7 @@ def add_closing_token(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode_batch([""], add_special_tokens=True)[0]
     closing = [*ids[len(ids) - after :], eos_id]
     tokenizer.backend.post_processor = post_processor_from_ids(tokenizer.backend, ids[:before], closing)
+    del tokenizer.num_special_tokens  # so that they are counted again
 
 
 def tokenizer_to_files(tokenizer: Tokenizer, max_length: int, padding_side: str = "right") -> dict[str, str]:
