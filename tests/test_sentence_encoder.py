@@ -20,6 +20,7 @@ from tmft.checkpoints.sentence_folder import sentence_model_card
 from tmft.embedding.modules import Dense
 from tmft.packing import length_bucketed_batches, pack
 from tmft.pooling import POOLINGS, required_components
+from tmft.sentence_encoder import check_finite_embeddings
 from tmft.tokenizer import check_sentences
 
 # ------------------------------------------------------------------------------------------------- encode
