@@ -424,6 +424,7 @@ def test_the_card_says_what_the_model_is(tiny_folder, tmp_path):
     card = (tmp_path / "saved/README.md").read_text()
     assert "from the first 3 layers of tiny" in card
     assert "Hidden state 3, pooling 'max+mean', 48 dimensions, at most 20 tokens." in card
+    assert f"A vocabulary of {model.encoder.config.vocab_size} tokens." in card
     assert "Saved by tmft, a library for truncated model fine-tuning (Rep" in card
 
 

@@ -39,6 +39,7 @@ from tmft.speed.threads import prepare_for_fork
 from tmft.tokenizer import Tokenizer, check_sentences, check_vocab_size, resolve_max_length
 
 if TYPE_CHECKING:
+    from tmft.checkpoints.model_card import ModelCardData
     from tmft.checkpoints.model_folder import ModelFolder
 
 TOKENIZE_BLOCK = 4096  # sentences that are tokenized at a time, as lists of Python integers are large
@@ -73,6 +74,7 @@ class SentenceEncoder(nn.Module):
     similarity_fn_name: how `similarity` compares embeddings: "cosine", "dot", "euclidean" or "manhattan".
     token_weights: the weights of tokens in mean pooling (set_token_weights sets them); None if all tokens
         have the same weight.
+    card_data: what the model card says about its training; None if nothing is known.
 
     Raises InputError if the encoder lacks one of the layers or what the pooling needs, if the tokenizer has
     more tokens than the encoder has word embeddings, or if a module takes embeddings of another width.
@@ -114,6 +116,7 @@ class SentenceEncoder(nn.Module):
         self.layers, self.pooling = layers, pooling
         self.token_weights: TokenWeights | None = None
         self.truncate_dim, self.include_prompt = None, True
+        self.card_data: ModelCardData | None = None
         self.head_modules = nn.Sequential(*modules)
         check_module_widths(self.head_modules, self.pooled_dimensions, source or "the model")
         self.source, self.load_report = source, load_report

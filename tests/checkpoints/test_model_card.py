@@ -111,7 +111,59 @@ def test_a_card_takes_the_mean_in_transformers_only_where_the_embedding_is_nothi
 def test_the_card_of_a_student_names_its_teacher():
     data = ModelCardData("Scores", base="a/base", teacher="sentence-transformers/all-MiniLM-L6-v2")
     card = sentence_model_card(tiny_model(), data)
-    assert "Distilled from sentence-transformers/all-MiniLM-L6-v2 by tmft, a library for truncated" in card
+    assert "A student of sentence-transformers/all-MiniLM-L6-v2, made by tmft." in card
+    assert "truncated model fine-tuning" not in card and "A vocabulary of 83 tokens." in card
+
+
+def result_of(**changes) -> dict:
+    """The content of a result.json, as far as a card needs it, with other settings."""
+    settings = {"ckpt": "a/base", "init": "pretrained", "seed": 0, "epochs": 1, "batch_size": 2, "lr": 0.1}
+    settings |= {
+        "layer": 2,
+        "task": {"objective": "cosine_mse", "metric": "spearman"} | changes.pop("task", {}),
+    }
+    result = {"settings": settings | changes, "data": "x", "precision": "fp32", "provenance": []}
+    scores = {"pairs": 9, "spearman": 0.5}
+    return result | {"dev": scores, "test": scores, "chosen_epoch": 1, "parameters": {"stored": 9}}
+
+
+def test_the_card_of_a_run_with_a_teacher_names_its_lines_and_what_it_was_scored_on():
+    args = {"teacher": "/folder/of/mine", "text": ["there/wiki.txt", "web.txt.gz"]}
+    task = {"objective": "distillation", "objective_args": args, "eval_files": "data/stsb/{split}.tsv"}
+    card = sentence_model_card(tiny_model(), card_data_from_result(result_of(task=task, keep_layers=[0, 3])))
+    assert "# Sentence embeddings from layers 0 and 3 (counted from 0) of a/base\n" in card
+    assert "Trained to give the lines of wiki.txt, web.txt.gz the embeddings of mine, starting from" in card
+    assert "A student of mine, made by tmft." in card and "/folder/of" not in card and "truncated" not in card
+    [entry] = head_of(card)["model-index"]
+    assert {result["dataset"]["name"] for result in entry["results"]} == {"stsb"}
+    task["metric"] = "teacher_cosine"
+    data = card_data_from_result(result_of(task=task))
+    assert {name for name, *_ in data.scores} <= {"x"}
+
+
+@pytest.mark.parametrize(
+    ("kept", "title"),
+    [
+        ([{}], "Sentence embeddings from the first 2 layers of a/base"),
+        ([{"layer": 4}], "Sentence embeddings: a/base"),
+        (
+            [{"keep_layers": [0, 3, 7], "layer": 3}, {"layer": 2}],
+            "from layers 0 and 3 (counted from 0) of a/base",
+        ),
+        (
+            [{"keep_layers": [0, 3, 7]}, {"keep_layers": [1, 2]}],
+            "from layers 3 and 7 (counted from 0) of a/base",
+        ),
+        ([{"ckpt": None}, {"ckpt": "my/start"}], "from the first 2 layers of my/start"),
+    ],
+)
+def test_a_title_has_the_layers_of_the_first_checkpoint_that_all_runs_have_left(kept, title):
+    *before, last = [result_of(**changes) for changes in kept]
+    result = last | {"provenance": before, "num_hidden_layers": 4}
+    model = tiny_model()
+    model.encoder.keep_layers(range(last["settings"]["layer"]))
+    model.source = "runs/mine"
+    assert f"{title}\n" in sentence_model_card(model, card_data_from_result(result))
 
 
 def test_a_prompt_of_a_saved_folder_does_nothing_in_a_card():

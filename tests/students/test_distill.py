@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from conftest import ROOT, assert_same_embeddings
 
 import tmft.students.distill as distillation
+from tmft.checkpoints.sentence_folder import sentence_model_card
 from tmft.cli import student_command
 from tmft.device import ProgressLines
 from tmft.errors import InputError
@@ -74,7 +75,9 @@ def test_a_distilled_student_is_closer_to_its_teacher_than_the_layers_it_began_w
     assert torch.equal(*(model.encode(held_out, convert_to_tensor=True) for model in (student, again)))
 
 
-def test_a_student_with_layers_of_its_teacher_keeps_only_the_most_frequent_tokens(teacher, lines, tmp_path):
+def test_a_student_with_layers_of_its_teacher_keeps_only_the_most_frequent_tokens(
+    teacher, lines, tmp_path, capsys
+):
     """Its word embeddings begin as those of the teacher: a step at learning rate 0 leaves them so."""
     student = distill(teacher, lines, layers=2, vocab_size=1000, recipe=Recipe(epochs=1, lr=0.0))
     vocabulary, former = student.tokenizer.vocabulary, teacher.tokenizer.vocabulary
@@ -85,6 +88,14 @@ def test_a_student_with_layers_of_its_teacher_keeps_only_the_most_frequent_token
     student.save_pretrained(tmp_path / "student")
     opened = SentenceEncoder.from_pretrained(tmp_path / "student")
     assert_same_embeddings(opened.encode(lines[:20]), student.encode(lines[:20]))
+    card = (tmp_path / "student/README.md").read_text(encoding="utf-8")
+    assert "# Sentence embeddings from layers 0 and 2 (counted from 0) of mlm\n" in card
+    cosine = student.load_report.partition(": ")[2]
+    num_lines = len(set(deduplicate(lines, [""]))) - 3
+    assert f"Trained to give {num_lines} lines the embeddings of its teacher: {cosine}.\n" in card
+    assert "It has 1,000 of the 8,192 tokens of its teacher.\n" in card and "truncated" not in card
+    shown = capsys.readouterr().err
+    assert student.load_report in shown and f"python -m tmft evaluate {teacher.source} FOLDER" in shown
 
 
 def test_a_narrow_student_begins_near_its_teacher_and_learns(teacher, lines, tmp_path):
@@ -99,6 +110,10 @@ def test_a_narrow_student_begins_near_its_teacher_and_learns(teacher, lines, tmp
     student.save_pretrained(tmp_path / "student")
     opened = SentenceEncoder.from_pretrained(tmp_path / "student")
     assert_same_embeddings(opened.encode(lines[:20]), student.encode(lines[:20]))
+    for model, said in ((start, "It is not trained yet."), (student, "the embeddings of its teacher: mean")):
+        card = sentence_model_card(model)
+        assert "# Sentence embeddings: a student of mlm\n" in card and said in card
+        assert "the first 2 layers" not in card and "A student of mlm, made by tmft." in card
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,11 @@ def parse_hub_id(source: str) -> str:
     return name if is_id and not os.path.exists(source) else ""
 
 
+def display_name(source: str) -> str:
+    """Return the hub id of a checkpoint, or the name of its folder, to be shown in a card."""
+    return parse_hub_id(source) or sanitize(Path(source).name, MAX_NAME_LENGTH)
+
+
 @dataclass(frozen=True)
 class ModelCardData:
     """What a run adds to the card of its model.
@@ -49,7 +54,9 @@ class ModelCardData:
     scores: tuples (data set, split, metric, score) for the metadata, such as ("stsb", "test", "spearman",
     0.84).
     teacher: the model whose embeddings were learned; '' if there was none.
-    kept_layers: the layers of the checkpoint that were kept, counted from 0; None: the first ones.
+    kept_layers: the layers of the checkpoint that were kept, counted from 0; None: the first ones; (): none,
+        the layers of a student are its own.
+    full_depth: the number of layers of the checkpoint; None if it is not known.
     """
 
     results: str = ""
@@ -57,6 +64,7 @@ class ModelCardData:
     scores: tuple[tuple[str, str, str, float], ...] = ()
     teacher: str = ""
     kept_layers: tuple[int, ...] | None = None
+    full_depth: int | None = None
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,7 @@ class UsageInfo:
 def format_sentence_model_card(
     source: str,
     num_layers: int,
+    vocab_size: int,
     is_truncated: bool,
     layer_mix: str,
     dimensions: int,
@@ -93,7 +102,8 @@ def format_sentence_model_card(
     """Return the model card of a sentence encoder, in Markdown.
 
     source: the checkpoint that it was loaded from, a hub id or a folder.
-    num_layers: the number of layers of the encoder. is_truncated: whether the checkpoint has more of them.
+    num_layers, vocab_size: the number of layers and of tokens. is_truncated: whether the checkpoint has more
+    layers.
     layer_mix: the hidden states that are pooled, such as "9" or "1+12".
     dimensions: the number of dimensions of an embedding.
     pooling: the name of the pooling. max_length: the number of tokens to which sentences are truncated.
@@ -101,19 +111,26 @@ def format_sentence_model_card(
     name: the folder or hub id that the code snippets load.
     """
     base = parse_hub_id(source if data.base is None else data.base)
+    origin = display_name(data.base or source) or "an encoder"
+    if data.full_depth is not None:
+        is_truncated = num_layers < data.full_depth
+    elif data.base not in (None, source):
+        is_truncated = True
     keeps_first = data.kept_layers in (None, tuple(range(num_layers)))
-    depth = describe_depth(num_layers, None if keeps_first else data.kept_layers)
-    origin = base or sanitize(Path(source).name, MAX_NAME_LENGTH) or "an encoder"
-    is_truncated = is_truncated or data.base not in (None, source)
-    title = (
-        f"Sentence embeddings from {depth} of {origin}" if is_truncated else f"Sentence embeddings: {origin}"
-    )
-    made = "Saved by tmft, a library for"
+    teacher = display_name(data.teacher)
+    if data.kept_layers == ():
+        title = f"Sentence embeddings: a student of {teacher}"
+    elif is_truncated:
+        depth = describe_depth(num_layers, None if keeps_first else data.kept_layers)
+        title = f"Sentence embeddings from {depth} of {origin}"
+    else:
+        title = f"Sentence embeddings: {origin}"
+    made = "Saved by tmft"
     if data.teacher:
-        teacher = parse_hub_id(data.teacher) or sanitize(Path(data.teacher).name, MAX_NAME_LENGTH)
-        made = f"Distilled from {teacher} by tmft, a library for"
-    elif is_truncated and data.results and keeps_first:
-        made = "Made by"
+        made = f"A student of {teacher}, made by tmft"
+    elif keeps_first:
+        made = "Made by" if is_truncated and data.results else "Saved by tmft, a library for"
+        made += " truncated model fine-tuning (Rep, Dukić and Šnajder, Findings of EMNLP 2024)"
     language, license_name = KNOWN_CHECKPOINTS.get(base, ("", ""))
     note = escape_markdown(usage.compatibility_note, MAX_NOTE_LENGTH)
     warning = f"**In other libraries:** {note}\n\n" if note else ""
@@ -128,7 +145,7 @@ def format_sentence_model_card(
         title,
         f"""
 Hidden state {layer_mix}, pooling {pooling!r}, {dimensions} dimensions, at most {max_length} tokens.
-{made} truncated model fine-tuning (Rep, Dukić and Šnajder, Findings of EMNLP 2024).
+A vocabulary of {vocab_size:,} tokens. {made}.
 
 {warning}```python
 >>> sentences = ["A man plays a guitar.", "Someone makes music."]

@@ -183,12 +183,12 @@ def sentence_model_card(
 ) -> str:
     """Return the model card of a model, the text of README.md, in Markdown.
 
-    data: training details and scores of a run, if there was one. name: the folder or hub id that the code
-    snippets of the card load. graph_file: path in the folder of the ONNX or OpenVINO graph that the model
-    is saved as, which is loaded by other code; '' if it is saved as weights.
+    data: training details and scores of a run; None: those that the model has. name: the folder or hub id
+    that the code snippets of the card load. graph_file: path in the folder of the ONNX or OpenVINO graph that
+    the model is saved as, which is loaded by other code; '' if it is saved as weights.
     """
     config, num_layers = collect_settings(model), len(model.encoder.layers)
-    data = data or ModelCardData()
+    data = data or model.card_data or ModelCardData()
     if data.kept_layers is None and model.encoder.kept_layers is not None:
         data = replace(data, kept_layers=model.encoder.kept_layers)
     usage = UsageInfo(
@@ -201,6 +201,7 @@ def sentence_model_card(
     return format_sentence_model_card(
         model.source,
         num_layers,
+        model.encoder.config.vocab_size,
         f" {num_layers} of {num_layers} layer" not in model.load_report,
         config.layer_mix or str(num_layers),
         model.dimensions,

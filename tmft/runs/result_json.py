@@ -47,6 +47,7 @@ TASK: dict[str, Any] = {
     "classes": {"*": int},
     "min_score": NUMBER,
     "max_score": NUMBER,
+    "eval_files": str,
     "objective": str,
     "metric": str,
     "objective_args": (None, OBJECTIVE_ARGS),
@@ -56,9 +57,10 @@ SETTINGS = {
     "from_scratch": OPTIONAL_TEXT,
     "init": str,
     "seed": range(SEED_RANGE[1] + 1),
+    "layer": range(1001),
+    "keep_layers": (None, [range(1001)]),
 }
 FINE_TUNING_SETTINGS = SETTINGS | {
-    "layer": range(1001),
     "task": TASK | {"subtasks": (None, {"*": TASK})},
     "epochs": int,
     "batch_size": int,

@@ -20,7 +20,7 @@ from torch import nn
 
 from tmft.callbacks import EpochResult
 from tmft.checkpoints.hub import is_hub_id
-from tmft.checkpoints.model_card import ModelCardData
+from tmft.checkpoints.model_card import ModelCardData, display_name
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.sentence_folder import sentence_model_card
 from tmft.checkpoints.weights import open_safetensors
@@ -33,6 +33,7 @@ from tmft.io.files import is_file, reading
 from tmft.io.formatting import MAX_NAME_LENGTH, NON_SCORE_KEYS, escape_markdown, percent, to_json
 from tmft.loss import Objective
 from tmft.losses.objectives import OBJECTIVES
+from tmft.metrics import is_computed_on_text
 from tmft.models.families import parameter_counts
 from tmft.runs.result_json import FORMAT, REMEDY, RESULT_FILE, read_result
 from tmft.runs.run_config import Run
@@ -255,22 +256,39 @@ def find_score(scores: dict[str, Any], score_name: str) -> float | None:
 
 def card_data_from_result(result: dict[str, Any], curve: str = "") -> ModelCardData:
     """Return the part of a model card that describes a run. curve: the Markdown of `layer_curve`."""
-    first_settings = (result["provenance"] or [result])[0]["settings"]
+    runs = [*result["provenance"], result]
+    task, scored_data = result["settings"]["task"], result["data"]
+    if task.get("eval_files") and not is_computed_on_text(task["metric"]):
+        scored_data = Path(task["eval_files"]).parent.name  # such as stsb/{split}.tsv
     defined = tuple(
-        (result["data"], split, name, score)
+        (scored_data, split, name, score)
         for split in ("dev", "test")
         for name in list_score_names(result["test"])
         if (score := get_score(result[split], name)) is not None and not math.isnan(score)
     )
-    base = "" if first_settings.get("init") == "random" else first_settings["ckpt"] or ""
-    task_options = result["settings"]["task"].get("objective_args") or {}
+    is_random = runs[0]["settings"].get("init") == "random"
+    checkpoints = filter(None, (run["settings"]["ckpt"] for run in runs))  # pre-training may have had none
+    task_options = task.get("objective_args") or {}
     return ModelCardData(
         fine_tuning_to_markdown(result) + curve,
-        base,
+        "" if is_random else next(checkpoints, ""),
         defined,
         teacher=task_options.get("teacher") or "",
-        kept_layers=tuple(first_settings.get("keep_layers") or ()) or None,
+        kept_layers=kept_layers(result),
+        full_depth=None if result["provenance"] else result.get("num_hidden_layers"),
     )
+
+
+def kept_layers(result: dict[str, Any]) -> tuple[int, ...] | None:
+    """Return which layers of the first checkpoint are left after all runs; None: the first ones."""
+    kept: tuple[int, ...] | None = None
+    for run in (*result["provenance"], result):
+        indices = run["settings"].get("keep_layers")
+        if indices and (kept is None or max(indices) < len(kept)):
+            kept = tuple(index if kept is None else kept[index] for index in indices)
+        elif kept is not None:
+            kept = kept[: run["settings"].get("layer")]
+    return kept
 
 
 def get_score(scores: dict[str, Any], score_name: str) -> float | None:
@@ -296,8 +314,13 @@ def fine_tuning_to_markdown(result: dict[str, Any]) -> str:
     note = ""
     if "threshold" in dev:
         note = f"\nA pair is classified as 1 if its cosine is at least {dev['threshold']:.4f}."
+    trained = f"Fine-tuned on {data}"
+    if teacher := (settings["task"].get("objective_args") or {}).get("teacher"):
+        texts = ", ".join(Path(name).name for name in settings["task"]["objective_args"]["text"])
+        lines, teacher = escape_markdown(texts), escape_markdown(display_name(teacher))
+        trained = f"Trained to give the lines of {lines} the embeddings of {teacher}"
     return f"""
-Fine-tuned on {data}, starting from {initial_weights}: objective {objective},
+{trained}, starting from {initial_weights}: objective {objective},
 {settings["epochs"]} epochs of batches of {settings["batch_size"]} examples, learning rate {settings["lr"]:g},
 seed {settings["seed"]}, {escape_markdown(result["precision"])}.
 

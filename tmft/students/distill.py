@@ -13,6 +13,7 @@ student` for narrow ones; docs/students.md has what each kind of student reaches
 """
 
 import re
+import sys
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import replace
@@ -24,6 +25,7 @@ import numpy as np
 import torch
 
 from tmft.checkpoints.compact import NUMBER_RANGES
+from tmft.checkpoints.model_card import ModelCardData
 from tmft.checkpoints.sentence_folder import check_can_be_saved
 from tmft.data import Examples
 from tmft.datasets.task_lookup import get_task, read_all_splits
@@ -58,7 +60,8 @@ def distill(
 ) -> SentenceEncoder:
     """Return a smaller encoder that has learned to give texts the embeddings that a teacher gives them.
 
-    Its load_report says how near it has come, on lines that were held out. Progress is shown on stderr.
+    Its load_report and its model card say how near it has come, on lines that were held out. Progress is
+    shown on stderr, and at the end this report and what to do next.
     teacher: a hub id, a folder, or a SentenceEncoder, which is not changed and embeds the lines in the dtype
         of its weights.
     lines: sentences, at least MIN_LINES different ones; one in a hundred, at most MAX_DEV_LINES, is not
@@ -121,11 +124,22 @@ def distill(
     }
     objective = EmbeddingDistillation(student.dimensions, task)
     callbacks = [QuantizedWeights(student, quantization)] if quantization else []
+    name = teacher.source or "a teacher"
     for epoch in fit(student, TrainingTask(task, objective, examples), recipe, seed, callbacks=callbacks):
         if epoch.is_best:  # fit draws a progress bar, and keeps the weights of this epoch
             cosine = f"mean cosine {epoch.dev['teacher_cosine']:.4f} on {num_dev} lines that were held out"
             text = "; these are random words: real text brings it nearer to its teacher" if no_text else ""
-            student.load_report = f"distilled from {teacher.source or 'a teacher'}: {cosine}{text}"
+            student.load_report = f"distilled from {name}: {cosine}{text}"
+    print(f"{student.load_report}; next: student.save_pretrained(FOLDER), and", file=sys.stderr)
+    print(f"python -m tmft evaluate {name} FOLDER --task sts, which compares the two", file=sys.stderr)
+    kind = "lines, most of them of random words," if no_text else "lines"
+    vocab_sizes = [f"{model.encoder.config.vocab_size:,}" for model in (student, teacher)]
+    student.card_data = ModelCardData(
+        f"\nTrained to give {len(lines) - num_dev:,} {kind} the embeddings of its teacher: {cosine}.\n"
+        f"It has {' of the '.join(vocab_sizes)} tokens of its teacher.\n",
+        teacher=name,
+        kept_layers=student.encoder.kept_layers if hidden_size is None else (),
+    )
     return student.eval()
 
 

@@ -14,6 +14,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor
 
+from tmft.checkpoints.model_card import ModelCardData
 from tmft.embedding.modules import Dense, Normalize
 from tmft.errors import MAX_COUNT, InputError, check_range
 from tmft.models.bert_families import ElectraConfig
@@ -83,7 +84,11 @@ def narrow_student(
         encoder.embeddings.word.weight.copy_(components * (TOKEN_STD / components.std()))
         dense.weight.copy_(basis)
         dense.bias.copy_(mean * len(mean) ** 0.5)
-    return SentenceEncoder(encoder, tokenizer, "mean", max_length, [dense, Normalize()]).eval()
+    student = SentenceEncoder(
+        encoder, tokenizer, "mean", max_length, [dense, Normalize()], source=teacher.source
+    )
+    student.card_data = ModelCardData("\nIt is not trained yet.\n", teacher=teacher.source, kept_layers=())
+    return student.eval()
 
 
 def check_shape(layers: int, hidden_size: int, teacher: SentenceEncoder) -> None:
