@@ -107,6 +107,29 @@ def test_a_message_that_is_explained_is_one_of_the_code(message):
     assert max(map(len, message.split("…"))) >= 10, "this fits too many messages"
 
 
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("data/**/README.md")]
+
+
+def test_names_of_the_interface_and_files_that_the_pages_name_exist():
+    """CHANGELOG names what is gone, and two pages show what is not there: other people's names, additions."""
+    skipped = ("CHANGELOG.md", "coming-from-sentence-transformers.md", "extending.md")
+    model = SentenceEncoder.from_pretrained("tiny")
+    count, missing = 0, []
+    for path in PAGES:
+        if path.name in skipped:
+            continue
+        text = path.read_text(encoding="utf-8")
+        for name in set(re.findall(r"\bmodel\.(\w+)\(", text)):
+            count += 1
+            missing += [] if hasattr(model, name) else [(path.name, f"model.{name}")]
+        for name in set(
+            re.findall(r"\b((?:tmft|tests|docs|\.ci)/[\w./-]+\.(?:py|md|json|svg|css|js))\b", text)
+        ):
+            count += 1
+            missing += [] if (ROOT / name).exists() else [(path.name, name)]
+    assert count > 100 and not missing
+
+
 def test_the_changelog_has_at_most_ten_lines_a_version():
     """What a user has to know; the rest is in the history."""
     _, *versions = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")

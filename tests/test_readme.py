@@ -24,6 +24,7 @@ from tmft.cli import report_command as report
 from tmft.cli import search_command as search
 from tmft.cli import serve_command as serve
 from tmft.cli import student_command as student
+from tmft.cli.entry_points import COMMANDS as COMMAND_NAMES
 from tmft.cli.field_options import fields_from_args
 from tmft.cli.train_options import objective_args
 from tmft.data import Examples, read_examples
@@ -213,6 +214,8 @@ def test_options_that_the_text_names_exist(add, capsys):
 def test_every_command_is_shown():
     for name, command in PARSERS.items():
         assert any(PARSERS[found] is command for _, found, _ in PARSED), name
+    page = PAGES["docs/commands.md"]
+    assert all(re.search(rf"`[^`]*\b{name}(?:\.py)? ", page) for name in COMMAND_NAMES)
     table = README.split("## Commands")[1].split("\n## ")[0]
     assert sum(" | `" in row for row in table.split("\n")) == 8  # the others are in docs/commands.md
 
