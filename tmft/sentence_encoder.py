@@ -587,12 +587,12 @@ class SentenceEncoder(nn.Module):
 
     # ---------------------------------------------------------------------------------------- save_pretrained
 
-    def save_pretrained(self, folder: str | os.PathLike[str], dtype: torch.dtype | None = None) -> None:
+    def save_pretrained(self, folder: str | os.PathLike[str], dtype: str | torch.dtype | None = None) -> None:
         """Write the model to a folder that tmft, sentence-transformers and transformers can open.
 
         All three then compute the same embeddings; where another library computes something differently, the
         model card (README.md in the folder) says so.
-        dtype: the dtype of the saved weights; None: that of the encoder's weights.
+        dtype: the dtype of the saved weights, such as "float16"; None: that of the encoder's weights.
         All files are replaced at once, when all of them are complete. Raises InputError, and leaves the
         folder as it was, if a file cannot be written or the model has something that cannot be saved.
 

@@ -85,6 +85,7 @@ REFUSED_BY_DISTILL = {
     "recipe": [None, {}, {"epochs": 1}, Recipe],
     "seed": NO_SEED,
     "quantization": [*NO_TEXT, "int3"],
+    "embedding_size": [*NO_COUNT, 1, 1000],
 }
 REFUSED_BY_SEARCH = {
     "model": [None, 5, ["a"], b"a", SentenceEncoder],

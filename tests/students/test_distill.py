@@ -1,6 +1,7 @@
 """`distill` and the narrow student: shapes, what the student begins with and learns, and refusals."""
 
 import re
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -13,6 +14,7 @@ from tmft.checkpoints.sentence_folder import sentence_model_card
 from tmft.cli import student_command
 from tmft.device import ProgressLines
 from tmft.errors import InputError
+from tmft.export.export import export
 from tmft.io.text import read_lines
 from tmft.loop import Recipe
 from tmft.sentence_encoder import SentenceEncoder
@@ -98,6 +100,29 @@ def test_a_student_with_layers_of_its_teacher_keeps_only_the_most_frequent_token
     assert student.load_report in shown and f"python -m tmft evaluate {teacher.source} FOLDER" in shown
 
 
+@pytest.mark.parametrize("hidden_size", [None, 64])
+def test_a_student_has_narrow_embeddings_and_few_bits_and_is_saved_so(hidden_size, teacher, lines, tmp_path):
+    """As the commands make it: fewer tokens, narrower embeddings, 4 bits; saved in float16 or in 4 bits."""
+    recipe = Recipe(epochs=1, batch_size=16, lr=1e-3)
+    shape = {"layers": 2, "hidden_size": hidden_size, "vocab_size": 1000, "embedding_size": 32}
+    student = distill(teacher, lines, **shape, recipe=recipe, quantization="int4")
+    assert student.encoder.embeddings.word.weight.shape == (1000, 32)
+    student.save_pretrained(tmp_path / "half", dtype="float16")
+    export(student, tmp_path / "four-bits", "compact", "int4")
+    sizes = [weights(tmp_path / name) for name in ("half", "four-bits")]
+    assert sizes[1] < 0.35 * sizes[0] < 0.2 * sum(4 * weight.numel() for weight in student.parameters()), (
+        sizes
+    )
+    for name in ("half", "four-bits"):
+        opened = SentenceEncoder.from_pretrained(tmp_path / name)
+        assert_same_embeddings(opened.encode(lines[:20]), student.encode(lines[:20]), 2e-3)
+
+
+def weights(folder: Path) -> int:
+    """The bytes of all weights in a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
+
+
 def test_a_narrow_student_begins_near_its_teacher_and_learns(teacher, lines, tmp_path):
     torch.manual_seed(0)
     start = narrow_student(teacher, lines, layers=2, hidden_size=64, vocab_size=1000, max_length=40)
@@ -127,6 +152,12 @@ def test_a_narrow_student_begins_near_its_teacher_and_learns(teacher, lines, tmp
         ({"hidden_size": 256}, "hidden_size"),
         ({"hidden_size": 32, "vocab_size": 3}, "vocab_size"),
         ({"hidden_size": 32, "vocab_size": 10_000}, "vocab_size"),
+        ({"embedding_size": 128}, "embedding_size 128: choose 2 to 127"),
+        ({"hidden_size": 64, "embedding_size": 64}, "embedding_size 64: choose 2 to 63"),
+        (
+            {"lines": [f"{n} " + "dog " * 9999 for n in range(9)], "embedding_size": 32},
+            "tokens of the text are",
+        ),
     ],
 )
 def test_a_student_that_cannot_be_made_is_refused(arguments, message, teacher, lines):

@@ -103,12 +103,25 @@ def test_a_size_or_model_that_does_not_fit_is_refused(changes, size, message):
         factorize_embeddings(tiny_model(**changes), ["a man"], size)
 
 
+def test_a_text_of_one_repeated_word_is_refused(tmp_path):
+    """The narrow embeddings would be fitted for this word alone, and all embeddings would be equal."""
+    text, repeated = tmp_path / "text.txt", ["dog " * 300_000]
+    text.write_text(repeated[0], encoding="utf-8")
+    model = SentenceEncoder.from_pretrained(TINY)
+    with pytest.raises(InputError, match="embedding_size: nearly all tokens of the text are the same"):
+        factorize_embeddings(model, repeated, 64)
+    words = [str(TINY), str(tmp_path / "x"), "--embedding-size", "64", "--prune-vocabulary", str(text)]
+    with pytest.raises(InputError, match="nearly all tokens of the text are the same"):
+        export_command.main(words)
+    assert not (tmp_path / "x").exists()
+
+
 def test_the_command_prunes_and_factorizes(tmp_path, capsys):
     text = tmp_path / "text.txt"
     text.write_text("\n".join(sample_lines("train")), encoding="utf-8")
     words = [str(TINY), str(tmp_path / "x"), "--embedding-size", "64"]
-    with pytest.raises(InputError, match="--embedding-size needs --prune-vocabulary"):
-        export_command.main(words)
+    with pytest.raises(InputError, match="--vocab-size needs --prune-vocabulary"):
+        export_command.main([*words, "--vocab-size", "2000"])
     pruning = ["--prune-vocabulary", str(text), "--vocab-size", "2000"]
     with pytest.raises(InputError, match="embedding_size 0"):
         export_command.main([*words[:2], "--embedding-size", "0", *pruning])
@@ -116,6 +129,18 @@ def test_the_command_prunes_and_factorizes(tmp_path, capsys):
     assert "vocabulary of 16384 tokens pruned to 2000" in capsys.readouterr().out
     opened = SentenceEncoder.from_pretrained(tmp_path / "x")
     assert opened.encoder.embeddings.word.weight.shape == (2000, 64)
+
+
+def test_without_a_text_all_tokens_stay_and_the_first_of_the_vocabulary_count_most(tmp_path):
+    words = [str(TINY), str(tmp_path / "x"), "--embedding-size", "96"]
+    export_command.main(words)
+    model, narrow = SentenceEncoder.from_pretrained(TINY), SentenceEncoder.from_pretrained(tmp_path / "x")
+    assert narrow.encoder.embeddings.word.weight.shape == (16384, 96)
+    assert narrow.tokenizer.vocabulary == model.tokenizer.vocabulary
+    lines = sample_lines("test")
+    fitted = factorize_embeddings(model, sample_lines("train"), 96)
+    cosines = [mean_cosine(model.encode(lines), one.encode(lines)) for one in (narrow, fitted)]
+    assert 0.8 < cosines[0] < cosines[1], cosines
 
 
 def test_all_components_together_are_the_vectors_and_the_first_explains_most():

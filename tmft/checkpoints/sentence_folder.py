@@ -22,6 +22,7 @@ from tmft.checkpoints.save import compatibility_note, has_pooler, save_encoder, 
 from tmft.checkpoints.saved_modules import load_modules, to_saved_modules
 from tmft.checkpoints.st_folder import ModelSettings, check_static_settings, settings_to_files
 from tmft.checkpoints.tokenizers import load_tokenizer, tokenizer_to_files
+from tmft.checkpoints.weights import parse_dtype
 from tmft.embedding.layer_mix import format_layer_mix, layer_mix_width, parse_layer_mix
 from tmft.embedding.modules import Dense
 from tmft.embedding.similarity import SIMILARITIES
@@ -116,10 +117,10 @@ def model_from_folder(
 
 
 def save_sentence_encoder(
-    model: "SentenceEncoder", folder: str | os.PathLike[str], dtype: torch.dtype | None = None
+    model: "SentenceEncoder", folder: str | os.PathLike[str], dtype: str | torch.dtype | None = None
 ) -> None:
     """Write the folder of a model. `SentenceEncoder.save_pretrained` explains the parameters."""
-    folder, dtype = Path(folder), dtype or model.dtype
+    folder, dtype = Path(folder), parse_dtype(dtype or "auto") or model.dtype
     settings = check_can_be_saved(model)
     padding_side = FAMILIES[model.encoder.config.model_type].padding_side
     tokenizer_files = tokenizer_to_files(model.tokenizer, model.max_length, padding_side)

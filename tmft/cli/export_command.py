@@ -45,6 +45,7 @@ from tmft.io.formatting import percent
 from tmft.io.text import read_lines
 from tmft.runs.run_result import FineTunedRun, card_data_from_result
 from tmft.runs.sweeps import layer_curve
+from tmft.students.distill import draw_random_lines
 from tmft.students.narrow_models import factorize_embeddings
 from tmft.students.vocabulary_pruning import prune_vocabulary
 
@@ -74,8 +75,9 @@ def main(argv: list[str] | None = None) -> None:
         counts = len(original.tokenizer.vocabulary), len(exported.tokenizer.vocabulary)
         print("vocabulary of {} tokens pruned to {}".format(*counts))
     if args.embedding_size is not None:
-        lines = filter(str.strip, read_lines(args.prune_vocabulary))
-        exported = factorize_embeddings(exported, lines, args.embedding_size)
+        path = args.prune_vocabulary
+        text = filter(str.strip, read_lines(path)) if path else draw_random_lines(original, seed=0)
+        exported = factorize_embeddings(exported, text, args.embedding_size)
     card_data = (
         card_data_from_result(result, layer_curve(Path(args.model), result)) if result else ModelCardData()
     )
@@ -83,7 +85,7 @@ def main(argv: list[str] | None = None) -> None:
         folder = args.folder or Path(scratch) / "model"
         before = torch.from_numpy(original.encode(sentences))
         score_of = lambda x: evaluation.score(lambda texts: x)[task.metric]  # noqa: E731
-        if exported is not original and math.isnan(score_of(torch.from_numpy(exported.encode(sentences)))):
+        if args.prune_vocabulary and math.isnan(score_of(torch.from_numpy(exported.encode(sentences)))):
             problem = (
                 f"prune_vocabulary {args.prune_vocabulary}: the text is too short, all embeddings become"
             )
@@ -139,9 +141,10 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
                        "occur in FILE, a text with a sentence per line; default: the whole vocabulary")
     group.add_argument("--vocab-size", type=int, metavar="N", help="with --prune-vocabulary: keep only N "
                        "tokens, the most frequent ones; default: all that occur")
-    group.add_argument("--embedding-size", type=int, metavar="E", help="with --prune-vocabulary: store word "
-                       "embeddings of E dimensions, and a linear map after them, to be trained further; "
-                       "default: those of the model")
+    group.add_argument("--embedding-size", type=int, metavar="E", help="store word embeddings of "
+                       "E dimensions, and a linear map after them, to be trained further, fitted for "
+                       "the tokens that are frequent in the FILE of --prune-vocabulary or, without it, come "
+                       "first in the vocabulary; default: those of the model")
     group.add_argument("--push-to-hub", metavar="OWNER/NAME", help="upload the export as a new repository, "
                        "private without --public")
     group.add_argument("--public", action="store_true", help="make the uploaded repository public")
@@ -152,9 +155,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         raise InputError("nothing to write: name a FOLDER, or a repository with --push-to-hub")
     if args.public and not args.push_to_hub:
         raise InputError("--public has no effect without --push-to-hub: remove --public")
-    for option, value in {"--vocab-size": args.vocab_size, "--embedding-size": args.embedding_size}.items():
-        if value is not None and not args.prune_vocabulary:
-            remedy = "name a text, whose frequent tokens count most"
-            raise InputError(f"{option} needs --prune-vocabulary: {remedy}")
+    if args.vocab_size is not None and not args.prune_vocabulary:
+        raise InputError("--vocab-size needs --prune-vocabulary: name a text, whose frequent tokens are kept")
     return args
 # fmt: on

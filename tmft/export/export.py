@@ -7,6 +7,7 @@ temporary name and renamed when it is complete.
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
 
 import numpy as np
@@ -171,7 +172,7 @@ FORMATS = {
 
 def export(
     model: SentenceEncoder,
-    folder: Path,
+    folder: str | PathLike[str],
     format: str = "sentence-transformers",
     dtype: str = "float32",
     card_data: ModelCardData | None = None,
@@ -195,6 +196,7 @@ def export(
     finite or differs from that of the model by more than rounding. Then the folder is not written.
     """
     check_choice("format", format, FORMATS)
+    folder = Path(folder)
     export_format = FORMATS[format]
     if dtype not in export_format.dtypes:
         raise InputError(

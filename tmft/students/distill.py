@@ -35,7 +35,7 @@ from tmft.loop import Recipe, fit
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.students.distillation_data import MAX_DEV_LINES, deduplicate
 from tmft.students.distillation_loss import EmbeddingDistillation
-from tmft.students.narrow_models import check_shape, narrow_student
+from tmft.students.narrow_models import check_shape, factorize_embeddings, narrow_student
 from tmft.students.quantized_weights import QuantizedWeights
 from tmft.students.vocabulary_pruning import prune_vocabulary
 from tmft.tasks import TASKS
@@ -57,6 +57,7 @@ def distill(
     recipe: Recipe = DEFAULT_RECIPE,
     seed: int = 0,
     quantization: str | None = None,
+    embedding_size: int | None = None,
 ) -> SentenceEncoder:
     """Return a smaller encoder that has learned to give texts the embeddings that a teacher gives them.
 
@@ -77,6 +78,11 @@ def distill(
     seed: of the held-out lines, the weights that are new, and the order of the lines.
     quantization: "int4" or "int8" trains with weights that are rounded as the export format compact stores
         them; None trains with all digits.
+    embedding_size: the dimensions of the token embeddings, fewer than the layers have, with a linear map
+        after them (`factorize_embeddings`); None keeps them as wide as the layers.
+
+    `student.save_pretrained("student", dtype="float16")` writes half of the bytes of float32, and `export`
+    of tmft/export/export.py, with the format compact and the dtype of quantization, an eighth or a quarter.
 
     Raises InputError, before any work, for an argument of a wrong type or out of range, then for too few
     lines and for a vocab_size with a tokenizer from which no tokens can be removed, and TypeError if lines is
@@ -96,6 +102,10 @@ def distill(
         check_shape(layers, hidden_size, teacher)
     if vocab_size is not None:
         check_range("vocab_size", vocab_size, 1, len(teacher.tokenizer.vocabulary))
+    if embedding_size is not None:
+        check_range(
+            "embedding_size", embedding_size, 2, (hidden_size or teacher.encoder.config.hidden_size) - 1
+        )
     no_text = lines is None
     if lines is None:
         sample = read_all_splits(get_task("sample"))[""].values()
@@ -114,6 +124,8 @@ def distill(
             student = prune_vocabulary(student, lines, vocab_size)
     else:
         student = narrow_student(teacher, lines, layers, hidden_size, vocab_size)
+    if embedding_size is not None:
+        student = factorize_embeddings(student, lines, embedding_size)
 
     target = torch.as_tensor(teacher.encode(lines, convert_to_tensor=True, show_progress_bar=True))
     num_dev = max(2, min(MAX_DEV_LINES, len(lines) // 100))
@@ -143,18 +155,18 @@ def distill(
     return student.eval()
 
 
-def draw_random_lines(teacher: SentenceEncoder, seed: int) -> list[str]:
-    """Return NUM_RANDOM_LINES lines of random words of the teacher's vocabulary.
+def draw_random_lines(model: SentenceEncoder, seed: int) -> list[str]:
+    """Return NUM_RANDOM_LINES lines of random words of a model's vocabulary.
 
     The word of rank r in the vocabulary, which is ordered by frequency, is drawn with a probability
     proportional to 1 / (r + 10), as in a text (Zipf's law).
     """
-    tokens = teacher.tokenizer.vocabulary
+    tokens = model.tokenizer.vocabulary
     begins_word = "[\u0120\u2581]" if any(token[0] in "\u0120\u2581" for token in tokens if token) else ""
     matches = (re.fullmatch(rf"{begins_word}([^\W\d_]{{2,}})", token) for token in tokens)
     words = [match[1] for match in matches if match]
     if not words:
-        raise InputError("distill: the teacher's vocabulary has no whole words: give lines", "lines")
+        raise InputError("the vocabulary has no whole words, of which random lines are made: give a text")
     weights = 1 / np.arange(10, 10 + len(words))
     random = np.random.default_rng(seed)
     lengths = random.integers(*RANDOM_LINE_WORDS, size=NUM_RANDOM_LINES)
