@@ -310,6 +310,25 @@ def test_the_client_of_the_page_gets_two_embeddings(url, capsys):
     assert capsys.readouterr().out == "2 24\n"
 
 
+PROGRAMS = re.findall(r"^\| ([\w-]+) [\d.]+ \| `(from (\w+).*?)` \| `(.*?)` \|$", PAGE, re.MULTILINE)
+
+
+def test_the_page_names_four_programs():
+    assert len(PROGRAMS) == 4
+
+
+@pytest.mark.parametrize(("package", "imports", "module", "code"), PROGRAMS, ids=[row[0] for row in PROGRAMS])
+def test_a_program_that_asks_openai_gets_the_embeddings(package, imports, module, code, url, model_folder):
+    """The nightly job installs them."""
+    names = {"url": f"{url}/v1", "text": "A man plays the guitar."}
+    try:
+        exec(imports, names)
+    except ImportError:
+        pytest.skip(f"{package} is not installed")
+    expected = SentenceEncoder.from_pretrained(model_folder).encode([names["text"]])
+    assert_same_embeddings(np.array([eval(code, names)]), expected)
+
+
 def test_the_client_of_openai_shows_why_a_request_is_refused(url):
     openai = pytest.importorskip("openai", reason="openai is not installed")
     refused = pytest.raises(openai.BadRequestError, match="input has 0 texts: give 1 to 2048")
