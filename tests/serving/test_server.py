@@ -255,7 +255,7 @@ def test_a_server_with_too_many_requests_says_when_to_come_again(url):
 
 
 def test_the_table_of_the_page_has_the_sentences_of_the_server(url):
-    section = PAGE.split("\n## Ask it\n")[1].split("\n## ")[0]
+    section = PAGE.split("\n**Bad requests** ")[1].split("\n**")[0]
     rows = re.findall(r"^\| .*? \| `(.*?)` \|$", section, re.MULTILINE)
     assert len(rows) == 7
     sentences = [ask(url, request)[1]["error"]["message"] for request, *_ in BAD_REQUESTS.values()]
