@@ -426,19 +426,21 @@ def test_the_tree_has_every_file_of_the_method_and_every_package():
     assert names - tree() == {"tmft/__init__.py", "tmft/__main__.py"}
 
 
+OTHERS = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/lecture/README.md")
+ALL_PAGES = PAGES | {name: (ROOT / name).read_text(encoding="utf-8") for name in OTHERS}
+
+
 def test_links_lead_somewhere():
-    for page, text in PAGES.items():
+    for page, text in ALL_PAGES.items():
         for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
             if "://" not in link:
                 assert (ROOT / page).parent.joinpath(link).exists(), (page, link)
 
 
 def test_anchors_are_headings_of_the_page_to_which_they_lead():
-    others = ("CHANGELOG.md", "CONTRIBUTING.md", "docs/lecture/README.md")
-    pages = PAGES | {name: (ROOT / name).read_text(encoding="utf-8") for name in others}
     found = [
         (page, *link)
-        for page, text in pages.items()
+        for page, text in ALL_PAGES.items()
         for link in re.findall(r"\]\(([^)#\s]*)#([^)]+)\)", text)
     ]
     assert len(found) > 50
