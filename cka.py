@@ -25,7 +25,7 @@ from tmft.cli.field_options import add_field_option
 from tmft.cli.options import add_device_option, add_dtype_option
 from tmft.cli.parser import CommandLineParser, default_command, program_name, run_command
 from tmft.data import PACKAGE_DATA, SPLITS
-from tmft.datasets.task_lookup import get_task, read_split
+from tmft.datasets.task_lookup import read_available_split
 from tmft.device import choose_device
 from tmft.errors import InputError
 from tmft.evaluation.compare_layers import MAX_IN_MEMORY, compare_layers, match_layers
@@ -106,8 +106,8 @@ def find_sentences(args: argparse.Namespace) -> tuple[list[str], str]:
     if args.data:
         sentences, source = read_sentences(args.data), str(args.data)
     else:
-        task = get_task("stsb", data_root=args.data_root)
-        sentences, source = read_split(task, args.split).sentences, f"stsb {args.split}"
+        name, _, examples = read_available_split(args.split, args.data_root)
+        sentences, source = examples.sentences, f"{name} {args.split}"
     minimum = 4 if args.debiased else 2
     if len(sentences) < minimum:
         raise InputError(f"{len(sentences)} sentences ({source}): give at least {minimum}, better thousands")
@@ -158,7 +158,8 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
                        "independent embeddings")
     group = p.add_argument_group("sentences")
     group.add_argument("--data", type=Path, metavar="FILE", help="TSV file, or text with a sentence per "
-                       "line; default: the STS benchmark")
+                       "line; default: the STS benchmark or, without a network, the sample that comes "
+                       "with tmft")
     group = p.add_argument_group("sentences of the STS benchmark, without --data")
     group.add_argument("--split", choices=SPLITS, default="test", help="split whose sentences are used")
     group.add_argument("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")

@@ -16,11 +16,18 @@ import tmft.data
 import tmft.datasets.download
 import tmft.datasets.task_lookup
 import train
+from tmft.cli import recommend_command as recommend
 from tmft.data import SPLITS, read_examples
 from tmft.datasets.digests import SHA256
 from tmft.datasets.download import download_dataset
 from tmft.datasets.releases import RELEASES
-from tmft.datasets.task_lookup import get_task, read_all_splits, read_split, validate_task
+from tmft.datasets.task_lookup import (
+    get_task,
+    read_all_splits,
+    read_available_split,
+    read_split,
+    validate_task,
+)
 from tmft.errors import InputError
 from tmft.io.text import read_sentences
 from tmft.tasks import TASKS, Task
@@ -210,6 +217,36 @@ def test_no_command_downloads_data_whose_folder_the_user_names(run, published, t
         with pytest.raises(InputError, match=r"no such file \(|this task has test data only"):
             run(tiny_folder, "--data", str(tmp_path / "mine"))
     assert "downloading" not in capsys.readouterr().out and not published.exists()
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_without_a_network_the_sample_that_comes_with_tmft_is_taken(
+    split, published, tiny_folder, tmp_path, monkeypatch, capsys
+):
+    """By cka and recommend, if no data are named; a file that is there, and wrong, is an error."""
+
+    def offline(name):
+        raise InputError(f"{name} cannot be downloaded: no network")
+
+    monkeypatch.setattr(tmft.datasets.task_lookup, "download_dataset", offline)
+    monkeypatch.setattr(tmft.datasets.task_lookup, "PACKAGE_DATA", published)
+    name, task, examples = read_available_split(split)
+    assert name == "sample" and task == TASKS["sample"] and len(examples) == {"dev": 105, "test": 121}[split]
+    said = "stsb cannot be downloaded: no network\nin place of stsb, the task sample is taken, which comes"
+    assert said in capsys.readouterr().out
+    if split == "test":
+        cka.main([str(tiny_folder), str(tiny_folder)])
+        assert "242 sentences of sample test" in capsys.readouterr().out
+    else:
+        (tmp_path / "own.txt").write_text("a dog\na cat\nmusic\n")
+        recommend.main([str(tiny_folder), str(tmp_path / "own.txt")])
+        printed = capsys.readouterr().out
+        assert "scored on 105 pairs of sample dev" in printed
+        assert "--task sample" in printed or "Keep the model unchanged" in printed
+    (published / "stsb").mkdir(parents=True)
+    (published / "stsb" / f"{split}.tsv").write_text("wrong\n")
+    with pytest.raises(InputError, match="sentence1"):
+        read_available_split(split)
 
 
 def test_a_task_without_an_address_is_not_downloaded(published, capsys):

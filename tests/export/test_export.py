@@ -586,6 +586,16 @@ def test_the_command_writes_and_compares(tmp_path, capsys):
     ).all()
 
 
+@pytest.mark.parametrize(("format", "dtype"), [("compact", "int4"), ("sentence-transformers", "float32")])
+def test_without_a_dtype_each_format_has_its_own(format, dtype, tmp_path, capsys):
+    words = [str(TWINS / "mlm"), "--layer", "1", "--format", format]
+    export_command.main([words[0], str(tmp_path / "x"), *words[1:]])
+    assert f" as {format}, {dtype}: " in capsys.readouterr().out
+    export(SentenceEncoder.from_pretrained(TWINS / "mlm", 1), tmp_path / "y", format)
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in "xy"]
+    assert weights[0] == weights[1]
+
+
 def test_the_card_of_an_exported_run_has_its_scores_and_its_sweep(tmp_path, capsys):
     import train
 

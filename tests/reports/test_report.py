@@ -30,7 +30,7 @@ from tmft.reports.run_tables import (
 )
 from tmft.runs.predictions import PREDICTIONS_FILE
 from tmft.runs.run_result import write_result
-from tmft.runs.sweeps import group_into_sweeps, load_published_scores, read_results
+from tmft.runs.sweeps import group_into_sweeps, load_published_scores, read_results, sweep_summaries
 
 ELECTRA = "google/electra-base-discriminator"
 
@@ -52,11 +52,12 @@ def result_of(layer, seed, dev, test, sweep="electra-stsb", provenance=(), **set
     }
 
 
-def write_run(runs, layer, seed, dev, test, sweep="electra-stsb", **changes) -> None:
-    """A finished run as train.py writes it."""
+def write_run(runs, layer, seed, dev, test, sweep="electra-stsb", **changes) -> Path:
+    """Write a finished run as train.py does, and return its result.json."""
     folder = runs / f"{sweep}-layer{layer}-seed{seed}"
     folder.mkdir(parents=True)
     write_result(folder, result_of(layer, seed, dev, test, sweep, **changes))
+    return folder / "result.json"
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -161,12 +162,27 @@ def test_a_sweep_from_scratch_is_named_after_its_architecture(tmp_path):
     assert sweep.checkpoint == "shapes/small" and len(score_by_layer_table(sweep)) == 2
 
 
-def test_runs_with_different_settings_are_not_averaged(runs):
+def test_runs_with_different_settings_are_shown_apart_and_not_averaged(runs, capsys):
     write_run(runs, 2, 0, 0.5, 0.5, lr=1e-3)
-    with pytest.raises(
-        InputError, match="was run with lr 2e-05, another .* 0.001|lr 0.001, another .* 2e-05"
-    ):
-        group_into_sweeps(read_results(runs))
+    write_run(runs, 2, 1, 0.7, 0.5, lr=1e-3)
+    first, second = group_into_sweeps(read_results(runs))
+    assert (list(first.layers), list(second.layers)) == ([0, 1, 3], [2])
+    assert second.mean(2, "dev") == pytest.approx(0.6)
+    report.main([str(runs)])
+    note = "electra-stsb (2): its runs have lr 0.001, unlike other runs of the same name, so they are shown"
+    assert note in capsys.readouterr().out and note in (runs / "report/report.md").read_text()
+
+
+@pytest.mark.parametrize(("count", "points"), [(4, "50"), (9, "33"), (29, "19"), (30, ""), (0, "")])
+def test_a_score_of_few_examples_comes_with_its_error(count, points, tmp_path):
+    path = write_run(tmp_path, 0, 0, 0.5, 0.6)
+    content = json.loads(path.read_text())
+    content["test"]["pairs"], content["dev"]["pairs"], content["seconds"] = count, 1000, 1.0
+    path.write_text(json.dumps(content))
+    [summary] = sweep_summaries([path.parent])
+    line = f"\ntest has {count} examples: by chance, a score of so few is about {points} points off"
+    assert summary.endswith(line) if points else "examples" not in summary
+    assert "examples" not in sweep_summaries([path.parent], ["dev"])[0]
 
 
 def test_a_copy_of_a_run_folder_is_not_one_more_seed(runs, capsys):
@@ -397,7 +413,7 @@ def test_runs_that_read_different_files_are_neither_averaged_nor_one_curve(group
     assert (first.name, second.name) == ("electra-stsb", "electra-stsb (2)")
     assert list(first.layers) == [0] and list(second.layers) == [0, 1, 3]
     report.main([str(tmp_path)])
-    note = f"electra-stsb (2): its runs read another {group} file than other runs of the same name"
+    note = f"electra-stsb (2): its runs read another {group} file, unlike other runs of the same name"
     assert note in capsys.readouterr().out and note in (tmp_path / "report/report.md").read_text()
     with open(tmp_path / "report/runs.csv", newline="") as file:
         lines = list(csv.DictReader(file))

@@ -85,6 +85,7 @@ def test_the_best_three_are_run_longer_and_the_best_of_those_is_chosen(tmp_path,
     printed = capsys.readouterr().out
     assert "layer 2 of 1, 2, 4 is best, dev spearman 70.00; its runs took 0:00:16, now" in printed
     assert {run.data for run in one} == {"pairs-search1"} and {run.data for run in last} == {"pairs"}
+    assert all(run.is_trial for run in one + two) and not any(run.is_trial for run in last)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +165,9 @@ def test_the_command_finds_a_layer_and_resumes_an_interrupted_search(
     printed = capsys.readouterr().out
     folders = sorted(path.name for path in (tmp_path / "runs").iterdir())
     assert len(folders) == 5 + 3 + 1 and printed.count("now the full run") == 1
+    trials, _, full = printed.partition("now the full run")  # of the candidates, test says nothing
+    assert "test spearman" not in trials and trials.count("dev spearman") > 8 and "test spearman" in full
+    assert trials.count("dev has ") == 2 and "test has " in full
     [full_run] = [name for name in folders if "search" not in name]
     result = json.loads((tmp_path / "runs" / full_run / "result.json").read_text())
     assert result["settings"]["train_fraction"] == 1.0 and result["settings"]["epochs"] == 2

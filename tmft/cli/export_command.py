@@ -4,7 +4,7 @@
     python -m tmft export runs/<name> served --format onnx --dtype float16
     python -m tmft export runs/<name> served --format openvino --dtype int8 --calibration-lines sentences.txt
     python -m tmft export runs/<name> small --prune-vocabulary sentences.txt
-    python -m tmft export runs/<name> without-torch --format compact --dtype int4
+    python -m tmft export runs/<name> without-torch --format compact
     python -m tmft export runs/<name> --push-to-hub OWNER/NAME --public
 
 The exported folder is opened again, and its size, the largest difference of an embedding, the lowest cosine
@@ -127,11 +127,11 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     group = p.add_argument_group("export")
     group.add_argument("--format", choices=FORMATS, default="sentence-transformers", help="file format")
     dtypes = ["auto", *DTYPES, *QUANTIZED_DTYPES]
-    group.add_argument("--dtype", choices=dtypes, default="float32", help="type of the weights in the files; "
-                       "auto: the type in which they are stored in MODEL, then also in memory; int8 (formats "
-                       "onnx and openvino): weights and inputs of linear maps in 8 bits, for CPUs with VNNI "
+    group.add_argument("--dtype", choices=dtypes, help="type of the weights in the files; auto: the type in "
+                       "which they are stored in MODEL, then also in memory; int8 (formats onnx and "
+                       "openvino): weights and inputs of linear maps in 8 bits, for CPUs with VNNI "
                        "instructions and for ARM; uint8 (format onnx): the same for other CPUs; int4, int8 "
-                       "(format compact): the weights alone")
+                       "(format compact): the weights alone; default: float32, with --format compact int4")
     group.add_argument("--calibration-lines", type=Path, metavar="FILE", help="text with a sentence per "
                        f"line: the first {CALIBRATION_LINES} determine the scales of inputs in 8 bits; "
                        "default: format onnx determines them in each batch; format openvino needs FILE. "
@@ -151,6 +151,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add_embedding_options(p, precision=False)
     add_task_options(p, "a sample that comes with tmft", several=False)
     args = p.parse_args(argv)
+    args.dtype = args.dtype or FORMATS[args.format].dtypes[0]
     if not (args.folder or args.push_to_hub):
         raise InputError("nothing to write: name a FOLDER, or a repository with --push-to-hub")
     if args.public and not args.push_to_hub:

@@ -20,7 +20,7 @@ from tmft.cli.options import (
     tasks_from_args,
 )
 from tmft.cli.parser import CommandLineParser
-from tmft.datasets.task_lookup import read_split
+from tmft.datasets.task_lookup import read_available_split, read_split
 from tmft.embedding.prompts import PROMPTS
 from tmft.embedding.token_weights import NEEDS_TEXT
 from tmft.errors import InputError
@@ -35,8 +35,14 @@ MIN_GAIN = 0.01  # smaller gains of the score may be chance: other pairs may cha
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    name, task = only_similarity_task(tasks_from_args(args, ["stsb"], FineTunedRun(args.model)))
-    sentences, pairs = read_sentences(args.file), read_split(task, "dev")
+    run = FineTunedRun(args.model)
+    sentences = read_sentences(args.file)
+    if args.task or args.data or args.data_root or run.task_settings:
+        name, task = only_similarity_task(tasks_from_args(args, ["stsb"], run))
+        pairs = read_split(task, "dev")
+    else:
+        name, task, pairs = read_available_split("dev")
+        args.task = None if name == "stsb" else [name]  # for the command that is recommended
     model = load_mean_pooling_model(args)
     print(
         f"{args.model}: {len(sentences)} sentences of {args.file}, scored on {len(pairs)} pairs of {name} dev"
@@ -112,6 +118,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add_model_options(p)
     p.add_argument("file", metavar="FILE", type=Path, help="sentences to choose for: a text with one per "
                    "line, or a TSV file with a column sentence, or sentence1 and sentence2")
-    add_task_options(p, "the task that the run was trained on, else stsb", several=False, split=False)
+    default = "the task that the run was trained on, else stsb or, without a network, sample"
+    add_task_options(p, default, several=False, split=False)
     return p.parse_args(argv)
 # fmt: on

@@ -289,6 +289,22 @@ def with_available_eval_data(task: Task) -> Task:
     return task
 
 
+def read_available_split(split: str, data_root: str | None = None) -> tuple[str, Task, Examples]:
+    """Return (name, task, examples) of stsb or, if it is absent and cannot be downloaded, of the sample.
+
+    The sample comes with tmft, so that something can be shown without a network; why it is taken is printed.
+    data_root: the folder of the data; if it is given, the sample is not taken.
+    """
+    task = get_task("stsb", data_root=data_root)
+    try:
+        return "stsb", task, read_split(task, split)
+    except InputError as error:
+        if data_root is not None or has_data_file(task.files.format(split=split)):
+            raise  # in the second case the file is there, and wrong
+        print(f"{error}\nin place of stsb, the task sample is taken, which comes with tmft")
+        return "sample", TASKS["sample"], read_split(TASKS["sample"], split)
+
+
 def has_data_file(file_name: str) -> bool:
     """Return whether a data file is there, among those that were downloaded or those that come with tmft."""
     return any(is_file(folder / file_name) for folder in (DATA_FOLDER, PACKAGE_DATA))

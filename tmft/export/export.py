@@ -174,7 +174,7 @@ def export(
     model: SentenceEncoder,
     folder: str | PathLike[str],
     format: str = "sentence-transformers",
-    dtype: str = "float32",
+    dtype: str | None = None,
     card_data: ModelCardData | None = None,
     repo_id: str | None = None,
     sentences: Sequence[str] = (),
@@ -183,7 +183,7 @@ def export(
     """Write a model, with a model card, into a new folder.
 
     format: name of an entry of FORMATS. dtype: the type of the weights, an entry of DTYPES or of
-    QUANTIZED_DTYPES that the format has.
+    QUANTIZED_DTYPES that the format has; None: its first one, float32 or, of compact, int4.
     card_data: training details and scores for the model card.
     repo_id: name of the repository on the hub, such as "user/model", that the usage example of the model card
     loads; None: the example loads the path "path/to/this/folder", for the reader to replace.
@@ -198,6 +198,7 @@ def export(
     check_choice("format", format, FORMATS)
     folder = Path(folder)
     export_format = FORMATS[format]
+    dtype = dtype or export_format.dtypes[0]
     if dtype not in export_format.dtypes:
         raise InputError(
             f"dtype {dtype}: `format` {format} supports {', '.join(export_format.dtypes)}", "dtype", "format"

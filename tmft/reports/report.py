@@ -147,10 +147,10 @@ def add_task(page: Page, task: str, sweeps: list[Sweep], stem: str, copies: dict
             best=best,
         )
         name = sanitize(sweep.name, MAX_NAME_LENGTH)
-        if sweep.changed_file:
+        if sweep.difference:
             page.add_note(
-                f"{name}: its runs read another {sweep.changed_file} than other runs of the same "
-                "name, so they are shown apart and not averaged."
+                f"{name}: its runs {sweep.difference}, unlike other runs of the same name, so they are shown "
+                "apart and not averaged."
             )
         for folder in [folder for folder in sweep.copies if folder not in copies]:
             page.add_note(

@@ -46,8 +46,8 @@ def expand_grid(
     ckpts: hub ids or folders. layers: text such as "9", "0-12" or "all", see `parse_layers`. seeds: one run
     for each. base_config: the settings that all runs share; its ckpt, layer and seed are replaced. data: name
     of the data. output_dir: the folder that contains the run folders. run_name: name of the sweep; None:
-    checkpoint and data. suffix: text that is appended to the names of the sweep and of the data. Raises
-    InputError, before any run begins, if one of them is not possible.
+    checkpoint and data. suffix: of trials, text that is appended to the names of the sweep and of the data.
+    Raises InputError, before any run begins, if one of them is not possible.
     """
     if run_name and len(ckpts) > 1:
         raise InputError(
@@ -96,6 +96,7 @@ def expand_grid(
                         checkpoint_digests=init_folder.digests(weights=run_config.init != "random"),
                         provenance=provenance,
                         num_hidden_layers=config.num_hidden_layers,
+                        is_trial=bool(suffix),
                     )
                 )
     return runs
@@ -183,7 +184,8 @@ def run_all(runs: list[Run], processes: Processes, run_once: Callable[[Run, Proc
     processes.barrier()
     failed = [folder for folders in processes.all_gather_object(failed) for folder in folders]
     if processes.rank == 0:
-        print(*sweep_summaries([run.folder for run in runs]), sep="\n")
+        splits = ["dev"] if runs[0].is_trial else ["dev", "test"]
+        print(*sweep_summaries([run.folder for run in runs], splits), sep="\n")
         unfinished = [
             run
             for run in runs

@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import statistics
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,7 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from tmft.errors import InputError, sanitize, short_repr
+from tmft.errors import sanitize, short_repr
 from tmft.io.files import is_file
 from tmft.io.formatting import MAX_NAME_LENGTH, mean_and_std, text_bar, text_table
 from tmft.io.paths import PACKAGE_DATA
@@ -28,6 +29,9 @@ log: logging.Logger = logging.getLogger("tmft")
 
 # The settings that tables compare, or that a line of a table is for.
 COMPARED_SETTINGS = ("ckpt", "init", "layer", "keep_layers", "seed", "init_from")
+
+
+FEW_EXAMPLES = 30  # below this number, a score is so uncertain that a line says so
 
 
 @dataclass
@@ -50,8 +54,8 @@ class Sweep:
     )  # layer -> results, one per seed; sorted
     # run folder that is not counted -> the folder of the run with the same layer and seed
     copies: dict[Path, Path] = field(default_factory=dict)
-    # file that the runs of an earlier sweep of this name read with other content, such as "data train"
-    changed_file: str = ""
+    # how its runs differ from those of an earlier sweep of this name, such as "read another data train"
+    difference: str = ""
 
     def scores(self, layer: int, split: str, metric: str | None = None) -> list[float]:
         """Return the score of each seed at a layer, not x 100; NaN where it is undefined.
@@ -152,11 +156,10 @@ def group_into_sweeps(results: list[tuple[Path, dict[str, Any]]]) -> list[Sweep]
     results: (path of result.json, content) of each run; pre-training runs are skipped. Each run of a sweep is
     a copy of the content, with the run folder under the key "folder". Of several runs of a sweep with the
     same layer and seed only one counts, and a copy of a run counts nowhere. Runs of one name that read
-    different data or weights are sweeps of their own, and so are those in different folders; a number after
-    the name tells them apart. Raises InputError if runs of a sweep have different
-    settings, because their scores must not be averaged.
+    different data or weights, or have different settings, are sweeps of their own, because their scores must
+    not be averaged; so are those in different folders. A number after the name tells them apart.
     """
-    sweeps: dict[tuple[str, str], list[Sweep]] = {}  # folder and name -> sweeps, one per content of the files
+    sweeps: dict[tuple[str, str], list[Sweep]] = {}  # folder and name -> sweeps whose runs differ
     originals, copies = separate_copies(results)
     for path, result in originals:
         settings = result.get("settings", {})
@@ -164,9 +167,10 @@ def group_into_sweeps(results: list[tuple[Path, dict[str, Any]]]) -> list[Sweep]
             continue  # a pre-training run
         first_settings = (result["provenance"] or [result])[0]["settings"]
         same_name = sweeps.setdefault((str(path.parent.parent), result["sweep"]), [])
-        changed = [changed_file(next(iter(sweep.layers.values()))[0], result) for sweep in same_name]
-        if "" in changed:
-            sweep = same_name[changed.index("")]
+        firsts = (next(iter(sweep.layers.values()))[0] for sweep in same_name)
+        differences = [describe_difference(first, result) for first in firsts]
+        if "" in differences:
+            sweep = same_name[differences.index("")]
         else:
             sweep = Sweep(
                 name=result["sweep"],
@@ -175,18 +179,12 @@ def group_into_sweeps(results: list[tuple[Path, dict[str, Any]]]) -> list[Sweep]
                 metric=settings["task"]["metric"],
                 pretrained_on=[earlier_run["data"] for earlier_run in result["provenance"]],
                 num_hidden_layers=result["num_hidden_layers"],
-                changed_file=changed[0] if changed else "",
+                difference=differences[0] if differences else "",
             )
             same_name.append(sweep)
         run = copy(result)
         run["folder"] = path.parent
         add_run(sweep, run)
-        reference = next(iter(sweep.layers.values()))[0]["settings"]
-        if key := find_different_setting(reference, settings):
-            raise InputError(
-                f"{path.parent} was run with {key} {settings[key]}, another run of {sweep.name} with "
-                f"{reference.get(key)}, so they cannot be averaged: move one of them elsewhere"
-            )
     all_sweeps = [sweep for same_name in sweeps.values() for sweep in same_name]
     names: set[str] = set()
     for sweep in all_sweeps:
@@ -202,6 +200,14 @@ def group_into_sweeps(results: list[tuple[Path, dict[str, Any]]]) -> list[Sweep]
 def add_number_to_name(name: str, number: int) -> str:
     """Return a name with a number in brackets, which 1 does not need."""
     return name if number == 1 else f"{name} ({number})"
+
+
+def describe_difference(run: dict[str, Any], other: dict[str, Any]) -> str:
+    """Return what the other run reads or is set to that the first one is not, "" if they are of one sweep."""
+    if file := changed_file(run, other):
+        return f"read another {file}"
+    key = find_different_setting(run["settings"], other["settings"])
+    return f"have {key} {short_repr(other['settings'][key])}" if key else ""
 
 
 def changed_file(run: dict[str, Any], other: dict[str, Any]) -> str:
@@ -274,14 +280,15 @@ def group_by_task(sweeps: list[Sweep]) -> dict[str, list[Sweep]]:
     return tasks
 
 
-def layer_table(sweep: Sweep) -> str:
+def layer_table(sweep: Sweep, splits: Sequence[str] = ("dev", "test")) -> str:
     """Return a text table of a sweep, with a line per layer and a bar for the mean score on dev.
 
     A score is the metric that selected the epochs, x 100, as mean and std over the seeds. The layer that is
     best on dev, which has the longest bar, is marked. The shortest bar is that of the lowest score, not of 0.
+    splits: those whose scores are shown.
     """
     means = [sweep.mean(layer, "dev") for layer in sweep.layers]
-    scores = [f"dev {sweep.metric}", f"test {sweep.metric}"]
+    scores = [f"{split} {sweep.metric}" for split in splits]
     bar = f"bar: dev {sweep.metric}" if len(sweep.layers) > 1 else ""
     lines = [["layer", "seeds", *scores, "parameters", "s/run", bar]]
     for i, (layer, runs) in enumerate(sweep.layers.items()):
@@ -290,7 +297,7 @@ def layer_table(sweep: Sweep) -> str:
             [
                 str(layer),
                 str(len(runs)),
-                *(mean_and_std(sweep.scores(layer, split)) for split in ("dev", "test")),
+                *(mean_and_std(sweep.scores(layer, split)) for split in splits),
                 f"{runs[0]['parameters']['stored'] / 1e6:.2f} M",
                 f"{statistics.mean(run['seconds'] for run in runs):.0f}",
                 text_bar(means, i) + mark,
@@ -299,11 +306,24 @@ def layer_table(sweep: Sweep) -> str:
     return text_table(lines)
 
 
-def sweep_summaries(folders: list[Path]) -> list[str]:
-    """Return the name and the `layer_table` of each sweep among the finished runs in these folders."""
+def sweep_summaries(folders: list[Path], splits: Sequence[str] = ("dev", "test")) -> list[str]:
+    """Return the name and the `layer_table` of each sweep among the finished runs in these folders.
+
+    splits: those whose scores are shown. A split of few examples has a line that says what its score is
+    worth: of N examples, a correlation has a standard error of 1 / sqrt(N), an accuracy of half as much.
+    """
     paths = [path for folder in folders if is_file(path := folder / RESULT_FILE)]
     sweeps = group_into_sweeps([(path, read_result(path.parent)) for path in paths])
-    return [f"\n{sanitize(sweep.name, MAX_NAME_LENGTH)}\n{layer_table(sweep)}" for sweep in sweeps]
+    summaries = []
+    for sweep in sweeps:
+        lines = ["", sanitize(sweep.name, MAX_NAME_LENGTH), layer_table(sweep, splits)]
+        run = next(iter(sweep.layers.values()))[0]
+        for split in splits:
+            if 0 < (count := run[split].get("pairs", 0)) < FEW_EXAMPLES:
+                error = f"about {100 / math.sqrt(count):.0f} points"
+                lines.append(f"{split} has {count} examples: by chance, a score of so few is {error} off")
+        summaries.append("\n".join(lines))
+    return summaries
 
 
 def layer_curve(folder: Path, result: dict[str, Any]) -> str:

@@ -122,7 +122,8 @@ def train_run(
     choice = "the best on dev"
     if math.isnan(best.dev[metric]):
         choice = f"the last, because dev {metric} is undefined in each (do all embeddings become equal?)"
-    print(f"test {metric} {percent(test.metrics[metric])} at epoch {best.epoch}, {choice}: {folder}")
+    split, scores = ("dev", best.dev) if run.is_trial else ("test", test.metrics)
+    print(f"{split} {metric} {percent(scores[metric])} at epoch {best.epoch}, {choice}: {folder}")
 
 
 def assemble_training(
