@@ -103,8 +103,8 @@ class ModelFolder:
         """Return the folder of a checkpoint; files of a hub id are downloaded if they are not in the cache.
 
         checkpoint: a folder, a hub id with an optional @revision, or one of the models that come with tmft:
-        tiny, or a folder such as data/tiny. The owner sentence-transformers may be left out. weights: whether
-        the weights are needed.
+        tiny, small, or a folder such as data/tiny. The owner sentence-transformers may be left out.
+        weights: whether the weights are needed.
         Raises InputError if there is no such folder or hub id, if the hub does not answer and the files are
         not in the cache, or if the checkpoint has no configuration or no weights.
         """
