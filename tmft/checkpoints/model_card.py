@@ -75,8 +75,8 @@ class UsageInfo:
     is_plain_mean: whether an embedding is the mean of the last hidden states and nothing else.
     has_pooler: whether transformers_class creates a pooler; its weights are not in the files.
     compatibility_note: what other libraries compute differently, in sentences; '' if nothing.
-    graph_file: path of the ONNX or OpenVINO graph in the folder, or of encode.py of the compact format; '' if
-        the model is stored as weights.
+    graph_file: path in the folder of the ONNX, OpenVINO or GGUF file, or of encode.py of the compact format;
+        '' if the model is stored as weights.
     """
 
     transformers_class: str
@@ -137,6 +137,8 @@ def format_sentence_model_card(
     library = "sentence-transformers"
     if usage.graph_file == "encode.py":
         snippet, library = numpy_snippet(name), "tmft"
+    elif usage.graph_file.endswith(".gguf"):
+        snippet, library = gguf_snippet(name, usage.graph_file), "gguf"
     elif usage.graph_file:
         snippet = graph_snippet(name, max_length, usage.graph_file)
     else:
@@ -193,6 +195,14 @@ def numpy_snippet(model_name: str) -> str:
 >>> embeddings = Encoder("{model_name}").encode(sentences)
 >>> from tmft import SentenceEncoder
 >>> embeddings = SentenceEncoder.from_pretrained("{model_name}").encode(sentences)"""
+
+
+def gguf_snippet(model_name: str, graph_file: str) -> str:
+    """Return a code snippet that encodes with llama.cpp."""
+    return f"""\
+>>> from llama_cpp import Llama  # llama-cpp-python
+>>> model = Llama("{model_name}/{graph_file}", embedding=True)
+>>> embeddings = model.embed(sentences, normalize=True)"""
 
 
 def graph_snippet(model_name: str, max_length: int, graph_file: str) -> str:

@@ -5,13 +5,14 @@
     python -m tmft export runs/<name> served --format openvino --dtype int8 --calibration-lines sentences.txt
     python -m tmft export runs/<name> small --prune-vocabulary sentences.txt
     python -m tmft export runs/<name> without-torch --format compact
+    python -m tmft export runs/<name> for-ollama --format gguf --dtype float16
     python -m tmft export runs/<name> --push-to-hub OWNER/NAME --public
 
 The exported folder is opened again, and its size, the largest difference of an embedding, the lowest cosine
 and the score before and after are printed, on a sample or on --task. Formats: sentence-transformers (which
 transformers opens, too); bert, an ELECTRA stored as a BERT for servers that do not support ELECTRA; onnx, for
 ONNX Runtime; openvino, for OpenVINO (both also with 8 bits: --dtype int8); compact, for numpy and tokenizers
-without torch (--dtype int4 or int8).
+without torch (--dtype int4 or int8); gguf, for llama.cpp, ollama and LM Studio.
 """
 
 import math

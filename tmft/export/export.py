@@ -20,6 +20,7 @@ from tmft.checkpoints.weights import DTYPES
 from tmft.embedding.modules import Dense
 from tmft.errors import InputError, check_choice
 from tmft.export.compact_export import ENCODER_FILE, quantize_compact, require_compact_support, write_compact
+from tmft.export.gguf_export import GGUF_FILE, open_gguf, require_gguf_support, write_gguf
 from tmft.export.graph_encoder import find_graph
 from tmft.export.numpy_encoder import Encoder as NumpyEncoder
 from tmft.export.onnx import (
@@ -166,6 +167,14 @@ FORMATS = {
         quantize=quantize_compact,
         open_float32=load_tmft,
         graph_pattern=ENCODER_FILE,
+    ),
+    "gguf": ExportFormat(
+        lambda model: require_gguf_support(to_bert(model)),
+        write_gguf,
+        open_gguf,
+        ("float32", "float16"),
+        PACKAGES["gguf"],
+        graph_pattern=GGUF_FILE,
     ),
 }
 

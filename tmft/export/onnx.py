@@ -39,6 +39,7 @@ ONNX_FILE = "onnx/model.onnx"
 PACKAGES = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "openvino": ("onnx", "onnxscript", "openvino", "nncf"),
+    "gguf": ("gguf", "llama_cpp"),
 }
 # Weights of more bytes are stored in a file next to the graph, since an ONNX file may have at most 2 GiB.
 MAX_FILE_SIZE = 2**31 - 2**24
@@ -95,7 +96,7 @@ def require_package(package_name: str, format: str) -> ModuleType:
     try:
         return importlib.import_module(package_name)
     except ImportError:
-        packages = " ".join(PACKAGES[format])
+        packages = " ".join(PACKAGES[format]).replace("llama_cpp", "llama-cpp-python")
         raise InputError(f"format {format} needs {package_name}: pip install {packages}", "format") from None
 
 
