@@ -269,7 +269,7 @@ def test_a_model_that_numpy_cannot_compute_is_refused(name, tmp_path):
 
 def test_other_dtypes_are_refused(tmp_path):
     with pytest.raises(InputError, match="dtype float32: format compact supports int4, int8"):
-        export(tiny_model(), tmp_path / "x", "compact")
+        export(tiny_model(), tmp_path / "x", "compact", "float32")
 
 
 def rewrite(path, change, **metadata):
