@@ -147,6 +147,16 @@ def test_a_list_of_tasks_in_a_toml_file_becomes_the_words_of_the_option(tmp_path
     assert option_words("task", "stsb sicke") == ["--task", "stsb", "sicke"]  # as result.json has it
 
 
+def test_data_of_your_own_do_not_train_the_model_for_demonstration(asked, tiny_data):
+    with pytest.raises(InputError) as error:
+        train.main(["--data", str(tiny_data), "--layer", "2"])
+    said = error.value.as_cli_message()
+    assert (
+        said.startswith(f"--data {tiny_data}: name the checkpoint to train with --ckpt, such as")
+        and not asked
+    )
+
+
 def test_a_toml_file_without_a_checkpoint_changes_the_first_run(asked, tmp_path):
     (tmp_path / "fast.toml").write_text("epochs = 3\nlayer = 2\nlr = 1e-4\n")
     train.main(["--config", str(tmp_path / "fast.toml"), "--epochs", "4"])

@@ -1,8 +1,10 @@
 """Tables of the user become the files that the commands read, and the report says what was found."""
 
 import csv
+import gzip
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -48,7 +50,11 @@ def test_a_table_of_a_german_excel_comes_out(tmp_path, capsys):
     path.write_bytes("first;second;similarity\nGrüße;zwei, drei;3,5\na;b;4\n".encode("cp1252"))
     command = ["convert", str(path), "--columns", ",".join("=".join(pair) for pair in PAIRS.items())]
     for options, message in [
-        ([], "train.csv is not text in UTF-8 .*: name its --encoding, such as cp1252"),
+        (
+            [],
+            "train.csv is not text in UTF-8 .*: name its --encoding, such as cp1252; without --columns, the "
+            "command shows all options that are needed",
+        ),
         (["--encoding", "cp1252"], "score '3,5' is not a number .*: give --decimal , if the comma stands"),
         (["--encoding", "cp-none"], "--encoding 'cp-none': Python knows no encoding of this name: write one"),
         (["--encoding", "base64"], "--encoding 'base64': Python knows no encoding of this name"),
@@ -195,6 +201,33 @@ def test_the_next_command_reads_the_files(columns, cells, task, tmp_path):
     assert len(read_examples(get_task(task, data=str(tmp_path / "out")), "train")) == 2
 
 
+@pytest.mark.parametrize(
+    ("columns", "cells", "objective"),
+    [
+        ("text,label", ("a", "good"), "single_text_head"),
+        ("sentence1,sentence2,label", ("a", "b", "x"), "softmax"),
+    ],
+)
+def test_the_next_step_with_other_classes_is_a_call_that_trains_on_the_files(
+    columns, cells, objective, tmp_path, tiny_folder
+):
+    rows = [[f"{cell} {n}" for cell in cells[:-1]] + [f"{cells[-1]}{n % 2}"] for n in range(12)]
+    for split in ("train", "dev", "test"):
+        write_csv(tmp_path / f"{split}.csv", rows, columns.split(","))
+    files = [str(tmp_path / f"{split}.csv") for split in ("train", "dev", "test")]
+    report = convert_tables(files, parse_columns(columns), tmp_path / "out")
+    code = report[-1].removeprefix("next, in Python: ")
+    assert f'objective="{objective}", layer=9)' in code and code != report[-1]
+    assert fine_tuned(code, tiny_folder) == ["train", "dev", "test"]
+
+
+def fine_tuned(code: str, tiny_folder: Path) -> list[str]:
+    """Run the call with a tiny model, and return the splits that it names."""
+    code = code.replace("google/electra-base-discriminator", str(tiny_folder)).replace("layer=9", "epochs=1")
+    exec(f"{code.replace('; ', '; result = ')}\nassert result.layer == 4", {})
+    return [split for split in ("train", "dev", "test") if f"{split}=" in code]
+
+
 def test_columns_may_have_commas_and_come_in_any_order():
     expected = {"sentence1": "a, b", "sentence2": "sentence2", "score": "x=y"}
     found = parse_columns("score=x=y, sentence2,sentence1=a, b")
@@ -219,7 +252,6 @@ MISTAKES = [
     ("train={t} --columns sentence1=first,sentence2=second,score=second", "score 'other 0' is not a number"),
     ("train={t} --columns {c} --out {t}", "cannot write into"),
     ("train={t} --columns {c} --out {full}", "train.tsv exists: remove it, or name another folder"),
-    ("train={t}", "the following arguments are required: --columns"),
     ("train={t} --columns {c} --colums x", "unknown option --colums; did you mean --columns?"),
     ("train={t}.txt --columns {c}", "is no table by its name"),
     ("train={t} train={empty} --columns {c}", "no examples ("),
@@ -250,3 +282,77 @@ def test_without_out_the_command_only_reports(table, tmp_path, capsys):
         "nothing is written: --out names the folder to write",
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["pairs.csv"]
+
+
+# ------------------------------------------------------------------------------------------------- one look
+
+
+def look(capsys, *words) -> list[str]:
+    data_command.main(["convert", *map(str, words)])
+    return capsys.readouterr().out.splitlines()
+
+
+def test_one_look_at_a_table_of_a_german_excel_names_all_options(tmp_path, capsys):
+    rows = [f"{n};Grüße, {n};zwei {n};{n % 6},5" for n in range(30)]
+    path = tmp_path / "Paare.csv"
+    path.write_bytes("\r\n".join(["Nr;Satz 1;Satz 2;Note", *rows]).encode("cp1252"))
+    printed = look(capsys, path)
+    assert printed[:2] == [f"{path}: 4 columns, encoding cp1252", "  Nr: '0', '1', '2'"]
+    assert printed[4] == "  Note: '0,5', '1,5', '2,5'"
+    expected = "--columns 'sentence1=Satz 1,sentence2=Satz 2,score=Note' --encoding cp1252 --decimal , "
+    assert (
+        printed[-1] == f"next: python -m tmft data convert {path} {expected}--split 0.8,0.1,0.1 --out Paare"
+    )
+    words = shlex.split(printed[-1].removeprefix("next: python -m tmft data "))
+    data_command.main([*words[:-1], str(tmp_path / "out")])
+    assert "30 pairs" in "".join(capsys.readouterr().out.split("; score")[0].replace("24 pairs", "30 pairs"))
+    first = (tmp_path / "out/train.tsv").read_text("utf-8").splitlines()
+    assert first[0] == "sentence1\tsentence2\tscore" and first[1].endswith(".5")
+
+
+LOOKS = {  # header and rows -> the columns of the command; "" if they cannot be guessed
+    "texts of classes": (
+        "review,stars\n" + "".join(f"text {n},{n % 2}\n" for n in range(9)),
+        "text=review,label=stars",
+    ),
+    "names of classes": ("a,b\n" + "".join(f"text {n},{'xy'[n % 2]}\n" for n in range(9)), "text=a,label=b"),
+    "the right names": ("anchor,positive\n" + "a b,c d\n" * 3, "anchor,positive"),
+    "pairs of classes": (
+        "p,h,gold\n" + "".join(f"p {n},h {n},{'xyz'[n % 3]}\n" for n in range(9)),
+        "sentence1=p,sentence2=h,label=gold",
+    ),
+    "one column of text": ("a\nb c\nd e\n", ""),
+    "no rows": ("a,b\n", ""),
+    "nothing": ("", ""),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".csv.gz"])
+def test_a_look_guesses_the_columns(name, ending, tmp_path, capsys):
+    content, columns = LOOKS[name]
+    content = content.replace(",", "\t") if ending == ".tsv" else content
+    path = tmp_path / f"train{ending}"
+    path.write_bytes(gzip.compress(content.encode()) if ending == ".csv.gz" else content.encode())
+    if ending == ".tsv" and name == "nothing":
+        with pytest.raises(InputError):
+            look(capsys, path)
+        return
+    printed = look(capsys, path)
+    if columns:
+        assert printed[-1] == f"next: python -m tmft data convert {path} --columns {columns} --out converted"
+    else:
+        assert printed[-2].startswith("which columns are texts and labels cannot be guessed: give --columns")
+
+
+def test_a_look_reads_utf_16_jsonl_and_parquet(tmp_path, capsys):
+    rows = [{"q": f"text {n}", "d": f"other {n}", "s": n / 10} for n in range(9)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    expected = "--columns sentence1=q,sentence2=d,score=s --split 0.8,0.1,0.1 --out a"
+    assert look(capsys, tmp_path / "a.jsonl")[-1].endswith(expected)
+    text = "q\td\ts\n" + "".join(f"{row['q']}\t{row['d']}\t{row['s']}\n" for row in rows)
+    (tmp_path / "a.tsv").write_text(text, encoding="utf-16")
+    assert "d,score=s --encoding utf-16 --split" in look(capsys, tmp_path / "a.tsv")[-1]
+    pyarrow = pytest.importorskip("pyarrow.parquet")
+    pyarrow.write_table(__import__("pyarrow").Table.from_pylist(rows), tmp_path / "a.parquet")
+    assert look(capsys, f"train={tmp_path / 'a.parquet'}")[-1].endswith("score=s --out a")

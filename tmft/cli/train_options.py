@@ -13,7 +13,7 @@ from tmft.cli.field_options import add_field_option
 from tmft.cli.options import add_data_folder_options, add_device_option
 from tmft.cli.parser import CommandLineParser
 from tmft.datasets.task_lookup import find_objective
-from tmft.errors import MAX_SEEDS, check_range
+from tmft.errors import MAX_SEEDS, InputError, check_range
 from tmft.losses.objectives import OBJECTIVES
 from tmft.metrics import METRICS
 from tmft.pretraining.pretraining_loop import PretrainingRecipe
@@ -139,6 +139,13 @@ def check_train_options(p: CommandLineParser, args: Namespace) -> None:
     pretraining = set(field_names(*PRETRAINING))
     unused = fine_tuning - pretraining if args.task in PRETRAINING_TASKS else pretraining - fine_tuning
     p.reject_unused(args, unused, f"--task {args.task}")
+    if args.data and not args.ckpt:  # without any option, train.py takes a model for demonstration
+        raise InputError(
+            f"data {args.data}: name the checkpoint to train with `ckpt`, such as "
+            "google/electra-base-discriminator, or data/tiny, which comes with tmft",
+            "data",
+            "ckpt",
+        )
     check_range("num_seeds", 1 if args.num_seeds is None else args.num_seeds, 1, MAX_SEEDS)
 
 

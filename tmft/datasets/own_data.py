@@ -350,6 +350,11 @@ def describe_next_command(out: Path, splits: dict[str, Split], columns: dict[str
         task = "nli"
     elif tuple(values) == TRIPLET_COLUMNS[:2]:
         task = "quora-pairs"
+    if not task and "train" in splits:  # no task of the command has these classes
+        files = ", ".join(f"{name}={str(out / f'{name}.tsv')!r}" for name in splits)
+        objective = "softmax" if len(columns) > 2 else "single_text_head"
+        call = f'fine_tune("google/electra-base-discriminator", {files}, objective="{objective}", layer=9)'
+        return f"next, in Python: from tmft import fine_tune; {call}"
     if not task:
         return "to use them, add an entry to TASKS, with the names of the classes: docs/extending.md"
     command = "train.py --ckpt google/electra-base-discriminator --layer 9"

@@ -66,6 +66,43 @@ def read_values(
     yield from READERS[kind](path, columns, encoding)
 
 
+def read_header(path: Path, encoding: str = "") -> list[str]:
+    """Return the names of the columns of a table, of JSONL the keys of the first object.
+
+    encoding: as in read_columns. Raises InputError as read_columns does.
+    """
+    kind = table_kind(path)
+    if not kind:
+        raise InputError(f"{path} is no table by its name: name a {', '.join(READERS)} file")
+    check_regular_file(path)
+    if kind == ".parquet":
+        check_pyarrow(path)
+        import pyarrow.parquet
+
+        with reading(path, "check the file"):
+            return list(pyarrow.parquet.read_schema(path).names)
+    opener = OPENERS.get(path.suffix, open)
+    with text_errors(path, encoding), opener(path, "rt", encoding=encoding or UTF8, newline="") as file:
+        first = next(bounded_lines(file, path), "").rstrip("\r\n")
+        if kind == ".csv":
+            return split_header(first, [])[1]
+        if kind == ".tsv":
+            return first.split("\t")
+        record = json.loads(first or "{}")
+        return list(record) if isinstance(record, dict) else []
+
+
+def split_header(line: str, columns: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the delimiter of a CSV file and the names of its columns, from its first line.
+
+    columns: names that one of the columns have; the delimiter is the one that gives them, or most columns.
+    """
+    headers = {mark: next(csv.reader([line], delimiter=mark), []) for mark in DELIMITERS}
+    headers = {mark: [name.strip() for name in header] for mark, header in headers.items()}
+    delimiter = max(headers, key=lambda mark: (set(columns) <= set(headers[mark]), len(headers[mark])))
+    return delimiter, headers[delimiter]
+
+
 def read_texts_and_values(
     path: Path, column: str | None = None, keep_columns: Sequence[str] = ()
 ) -> Iterator[tuple[str, list[Any]]]:
@@ -149,16 +186,13 @@ def read_csv(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tupl
     with text_errors(path, encoding), opener(path, "rt", encoding=encoding or UTF8, newline="") as file:
         lines = bounded_lines(file, path)
         first = next(lines, "")
-        headers = {mark: next(csv.reader([first], delimiter=mark), []) for mark in DELIMITERS}
-        headers = {mark: [name.strip() for name in header] for mark, header in headers.items()}
-        delimiter = max(headers, key=lambda mark: (set(columns) <= set(headers[mark]), len(headers[mark])))
+        delimiter, names = split_header(first, columns)
         rows = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
         try:
             next(rows, None)
             numbered_rows = ((rows.line_num, cells) for cells in rows if cells)
             remedy = "put quotes around a text that has the delimiter or a line end"
-            header = 1, headers[delimiter]
-            yield from select_columns(chain([header], numbered_rows), path, columns, remedy=remedy)
+            yield from select_columns(chain([(1, names)], numbered_rows), path, columns, remedy=remedy)
         except csv.Error as error:
             problem = f"{path} is not CSV up to line {rows.line_num} ({describe_error(error)})"
             raise InputError(f"{problem}: close its quotes, and double those inside a text") from None
