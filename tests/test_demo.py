@@ -148,10 +148,12 @@ def test_tokens_are_those_of_the_tokenizers_library():
 
 
 @NEEDS_NODE
-@pytest.mark.parametrize("name", ["tiny", "cls, relu, Dense, prompt", "electra with narrow embeddings"])
+@pytest.mark.parametrize(
+    "name", ["tiny", "small", "cls, relu, Dense, prompt", "electra with narrow embeddings"]
+)
 def test_embeddings_are_those_of_python(name, tmp_path):
-    folder = MODEL
-    if name != "tiny":
+    folder = {"tiny": MODEL}.get(name, ROOT / "data/small")
+    if name not in ("tiny", "small"):
         model = tiny_model(model_type="bert" if "relu" in name else "electra", hidden_act="relu")
         model.pooling = "cls"
         model.head_modules.extend([Dense(24, 8, activation="Tanh"), Normalize()])
