@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 import tmft.cli.export_command as export_command
 from tmft.checkpoints.compact import CompactFile, dequantize, pack_weights, round_weight, search_scales
+from tmft.device import ProgressLines
 from tmft.embedding.modules import Dense, LayerNorm, Normalize
 from tmft.errors import InputError
 from tmft.export import numpy_encoder
@@ -111,6 +112,19 @@ def test_a_calibrated_file_stores_the_rounded_weights_exactly(dtype, tmp_path):
         if isinstance(one, torch.nn.Linear)
     ]
     assert maps and all(torch.equal(*pair) for pair in maps)
+
+
+def test_calibration_shows_how_far_it_is(tmp_path, monkeypatch, capsys):
+    """In a log file a line now and then, here after each step; nothing stays in progress."""
+    monkeypatch.setattr(ProgressLines, "LINE_INTERVAL", 0.0)
+    (tmp_path / "lines.txt").write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
+    words = [str(ROOT / "data/tiny"), str(tmp_path / "compact"), "--format", "compact"]
+    export_command.main([*words, "--calibration-lines", str(tmp_path / "lines.txt")])
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"calibrating with {len(SENTENCES)} sentences, which takes minutes for a large")
+    assert f"encode: {len(SENTENCES)} of {len(SENTENCES)} sentences" in shown
+    assert "round: 1 of 19 matrices" in shown and "round: 19 of 19 matrices" in shown
+    assert not ProgressLines.in_progress
 
 
 # ------------------------------------------------------------------------------------------------- encoders

@@ -16,6 +16,7 @@ without torch (--dtype int4 or int8); gguf, for llama.cpp, ollama and LM Studio.
 """
 
 import math
+import sys
 import tempfile
 from argparse import Namespace
 from functools import cache, partial
@@ -94,6 +95,9 @@ def main(argv: list[str] | None = None) -> None:
             problem += f" equal and {task.metric} is undefined"
             raise InputError(f"{problem}: {remedy}", "prune_vocabulary", "embedding_size")
         settings = args.format, args.dtype, card_data, repo_id
+        if calibration_lines:
+            counted = f"{len(calibration_lines)} sentences"
+            print(f"calibrating with {counted}, which takes minutes for a large model", file=sys.stderr)
         embeddings = export(exported, folder, *settings, sentences, calibration_lines)
         after = torch.from_numpy(embeddings)
         scores = score_of(after), score_of(before)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmft.checkpoints.compact import GROUP_SIZE, quantize, search_scales, storage_dtype
+from tmft.device import progress_bar
 from tmft.sentence_encoder import SentenceEncoder
 
 DAMPING = 0.01  # share of the mean variance of an input that is added to the variance of each
@@ -23,7 +24,7 @@ def round_with_calibration(
 ) -> list[tuple[Tensor, Tensor]]:
     """Round the matrices of all linear maps of a model in place, for their inputs on these lines.
 
-    A bias makes up for the mean error of its outputs. dtype: "int4" or "int8".
+    A bias makes up for the mean error of its outputs. dtype: "int4" or "int8". Progress is shown on stderr.
     Returns each rounded matrix with its scales, which a search would not find again: the numbers of a group
     may end inside the bounds.
     """
@@ -38,10 +39,11 @@ def round_with_calibration(
         for module in model.modules()
         if isinstance(module, nn.Linear) and storage_dtype("", module.weight, dtype)
     ]
-    model.encode(lines)
+    model.encode(lines, show_progress_bar=True)
     for handle in handles:
         handle.remove()
     rounded_matrices = []
+    bar = progress_bar(len(moments), "matrices", desc="round")
     for module, sums in moments.items():
         products, mean = (sums / sums[-1, -1])[:-1, :-1], (sums / sums[-1, -1])[-1, :-1]  # (C, C), (C,)
         weight, has_bias = module.weight.double(), module.bias is not None
@@ -51,6 +53,8 @@ def round_with_calibration(
         rounded_matrices.append((module.weight.detach(), scales))
         if has_bias:
             module.bias.copy_(module.bias + (weight - module.weight) @ mean)
+        bar.update()
+    bar.close()
     return rounded_matrices
 
 
