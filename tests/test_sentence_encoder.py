@@ -18,7 +18,7 @@ import tmft.sentence_encoder
 from tmft import InputError, SentenceEncoder, distill, search
 from tmft.checkpoints.sentence_folder import sentence_model_card
 from tmft.embedding.modules import Dense
-from tmft.packing import length_bucketed_batches, pack
+from tmft.packing import TokenizedCorpus, length_bucketed_batches, pack
 from tmft.pooling import POOLINGS, required_components
 from tmft.sentence_encoder import check_finite_embeddings
 from tmft.tokenizer import check_sentences
@@ -120,10 +120,10 @@ def test_packed_batches_come_with_the_indices_of_their_sentences():
     model = tiny_model()
     ids = model.tokenize(["music " * n for n in range(1, 30)])
     seen = []
-    for indices, batch in model.packed_batches(ids):
+    for indices, batch in model.packed_batches(TokenizedCorpus.from_sentences(ids)):
         for number, index in enumerate(indices, start=1):
             assert batch.input_ids[batch.sentence_ids == number].tolist() == ids[index]
-        seen += indices
+        seen += indices.tolist()
     assert sorted(seen) == list(range(29))
 
 
@@ -453,14 +453,15 @@ def test_the_card_of_a_model_with_all_its_layers_does_not_speak_of_its_first_one
 def test_long_sentences_get_rows_of_their_length_and_the_others_are_dealt_out(
     lengths, tokens_per_batch, expected
 ):
-    assert list(length_bucketed_batches(lengths, tokens_per_batch, 64, max_scores=200_000)) == expected
+    batches = length_bucketed_batches(np.array(lengths, dtype=int), tokens_per_batch, 64, max_scores=200_000)
+    assert [(indices.tolist(), row_length) for indices, row_length in batches] == expected
 
 
 def test_a_short_sentence_alone_is_a_row_of_its_tokens_and_has_the_embedding_that_it_has_among_others():
     model = tiny_model()
     for sentence, expected in zip(SENTENCES * 2, model.encode(SENTENCES * 2), strict=True):
         [token_ids] = model.tokenize([sentence])
-        [(_, batch)] = model.packed_batches([token_ids])
+        [(_, batch)] = model.packed_batches(model.tokenize_to_corpus([sentence]))
         assert batch.input_ids.tolist() == [token_ids]
         np.testing.assert_allclose(model.encode(sentence), expected, rtol=1e-5, atol=1e-5)
 
@@ -474,7 +475,7 @@ def test_encoding_leaves_each_module_in_its_mode():
 
 
 def test_batches_of_mixed_lengths_fill_their_rows():
-    lengths = torch.randint(5, 40, (500,), generator=torch.Generator().manual_seed(0)).tolist()
+    lengths = torch.randint(5, 40, (500,), generator=torch.Generator().manual_seed(0)).numpy()
     positions = 0
     for indices, packed_length in length_bucketed_batches(lengths, 2048, 64, 2**18):
         positions += pack([[0] * lengths[s] for s in indices], packed_length).input_ids.numel()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmft.encoder import (
@@ -67,7 +68,8 @@ class SelfAttention(nn.Module):
     """Multi-head self-attention; the residual connection and LayerNorm are in Layer.
 
     The two products and the softmax are written out: on short rows this is faster on a CPU than
-    F.scaled_dot_product_attention, and it reads like the equation softmax(Q K^T / sqrt(A)) V.
+    F.scaled_dot_product_attention, and it reads like the equation softmax(Q K^T / sqrt(A)) V. On a GPU
+    F.scaled_dot_product_attention, which computes the same, is faster and needs half the memory.
     """
 
     def __init__(self, config: EncoderConfig):
@@ -89,8 +91,11 @@ class SelfAttention(nn.Module):
             x.view(B, T, self.num_heads, -1).transpose(1, 2)  # (B, H, T, A)
             for x in self.project(hidden)
         )
+        p = self.dropout.p if self.training else 0.0
         if isinstance(mask, LongRowMask):
-            context = long_row_attention(q, k, v, mask, self.dropout.p if self.training else 0.0)
+            context = long_row_attention(q, k, v, mask, p)
+        elif hidden.device.type == "cuda":
+            context = F.scaled_dot_product_attention(q, k, v, mask.to(q.dtype), p)  # (B, H, T, A)
         else:
             scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2) + mask  # (B, H, T, T)
             context = self.dropout(scores.softmax(-1)) @ v  # (B, H, T, A)

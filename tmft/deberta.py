@@ -33,6 +33,7 @@ from tmft.encoder import (
 )
 from tmft.errors import InputError
 from tmft.speed.dropout import Dropout
+from tmft.speed.overlap import constant_on
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,14 @@ def log_bucket_position(distance: Tensor, num_buckets: int, max_distance: int) -
     )
     far = (torch.ceil(far * (middle - 1)) + middle) * distance.sign()
     return torch.where(distance.abs() <= middle, distance, far.long())
+
+
+def distance_index(T: int, config: DebertaConfig) -> Tensor:
+    """Return the row of rel_embeddings for each of the distances -T .. T, (2T + 1,) int64, non-decreasing."""
+    distance, span = torch.arange(-T, T + 1), config.span
+    if config.position_buckets:
+        distance = log_bucket_position(distance, span, config.max_relative_positions)
+    return (distance + span).clamp(0, 2 * span - 1)
 
 
 def relative_scores(content: Tensor, positions: Tensor) -> Tensor:
@@ -314,15 +323,12 @@ class DebertaEncoder(BaseEncoder):
         """
         if self.rel_embeddings is None:
             return None, torch.empty(0)
-        distance, span = torch.arange(-T, T + 1), self.config.span
-        if self.config.position_buckets:
-            distance = log_bucket_position(distance, span, self.config.max_relative_positions)
-        index = (distance + span).clamp(0, 2 * span - 1)  # non-decreasing
+        index = distance_index(T, self.config)
         first, last = int(index[0]), int(index[-1])
         positions = self.rel_embeddings.weight[first : last + 1]
         if self.rel_norm is not None:
             positions = self.rel_norm(positions)
-        return positions, (index - first).to(positions.device, non_blocking=True)
+        return positions, constant_on(positions.device, distance_index, T, self.config) - first
 
     def iter_hidden_states(
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None

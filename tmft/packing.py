@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from tmft.speed.bin_packing import bin_pack
+from tmft.speed.overlap import copy_to
 
 PACKED_LENGTH = 64  # tokens in a row
 
@@ -61,6 +62,11 @@ class TokenizedCorpus:
                 offsets.append(len(tokens))
         return cls(np.frombuffer(tokens, dtype=np.int32), np.frombuffer(offsets, dtype=np.int64))
 
+    @classmethod
+    def from_sentences(cls, token_ids: "Sequence[Sequence[int]] | TokenizedCorpus") -> "TokenizedCorpus":
+        """Return a corpus of the token ids of each sentence; a corpus is returned as it is."""
+        return token_ids if isinstance(token_ids, TokenizedCorpus) else cls.from_blocks([token_ids])
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
@@ -72,6 +78,18 @@ class TokenizedCorpus:
         """Yield the token ids of each sentence."""
         for start, end in pairwise(self.offsets):
             yield self.tokens[start:end].tolist()
+
+    def distinct(self) -> tuple["TokenizedCorpus", np.ndarray]:
+        """Return a corpus without repeated sentences, and the index of each sentence of this one in it, (N,).
+
+        The sentences are in the order in which they occur first. The index is int64.
+        """
+        content, numbers = self.tokens.tobytes(), dict[bytes, int]()
+        bounds = (self.offsets * self.tokens.itemsize).tolist()
+        index = [numbers.setdefault(content[start:end], len(numbers)) for start, end in pairwise(bounds)]
+        if len(numbers) == len(self):
+            return self, np.array(index)
+        return self.select(np.unique(index, return_index=True)[1]), np.array(index)
 
     def lengths(self, indices: np.ndarray) -> np.ndarray:
         """Return the number of tokens of some sentences, (S,). indices: (S,), those of the sentences."""
@@ -117,15 +135,18 @@ class PackedBatch:
         return self.input_ids, self.sentence_ids, self.position_ids
 
     def to(self, device: torch.device | str) -> "PackedBatch":
-        """Return the batch on another device; this one is left as it is."""
-        input_ids, sentence_ids, position_ids = (
-            tensor.to(device, non_blocking=True) for tensor in self.inputs
-        )
+        """Return the batch on another device, in one copy that nothing waits for; this one stays as it is."""
+        if self.input_ids.device == torch.device(device):
+            return self
+        input_ids, sentence_ids, position_ids = copy_to(torch.stack(self.inputs), torch.device(device))
         return PackedBatch(input_ids, sentence_ids, position_ids, self.num_sentences)
 
 
 def pack(
-    token_ids: Sequence[Sequence[int]], packed_length: int = PACKED_LENGTH, pad_id: int = 0
+    token_ids: Sequence[Sequence[int]],
+    packed_length: int = PACKED_LENGTH,
+    pad_id: int = 0,
+    rows_multiple: int = 1,
 ) -> PackedBatch:
     """Return a packed batch of S tokenized sentences.
 
@@ -133,6 +154,7 @@ def pack(
     packed_length: the number of tokens in a row. If a sentence is longer, the rows get the smallest multiple
     of packed_length into which the longest sentence fits.
     pad_id: the id of the padding token.
+    rows_multiple: rows of padding are added until the number of rows is a multiple of this.
 
     Example:
 
@@ -151,21 +173,22 @@ def pack(
     lengths = np.array(sizes)
     tokens = np.fromiter(chain.from_iterable(token_ids), dtype=np.int64, count=lengths.sum())
     T = packed_length * max(1, -(-int(lengths.max()) // packed_length))
-    return pack_arrays(tokens, lengths, T, pad_id)[0]
+    return pack_arrays(tokens, lengths, T, pad_id, rows_multiple)[0]
 
 
 def pack_arrays(
-    tokens: np.ndarray, lengths: np.ndarray, T: int, pad_id: int
+    tokens: np.ndarray, lengths: np.ndarray, T: int, pad_id: int, rows_multiple: int = 1
 ) -> tuple[PackedBatch, np.ndarray]:
     """Return a packed batch of S sentences that are stored in one array, one after the other.
 
     tokens: (n,) int64, token ids. lengths: (S,) int64, the number of tokens of each sentence; they sum to n,
-    and none is larger than T.
+    and none is larger than T. pad_id, rows_multiple: see `pack`.
     The result is (batch, index). index: (n,) int64, the position of each token in the flattened batch, which
     is row * T + column.
     """
     row, column = bin_pack(lengths, T)  # (S,) each: where the first token of a sentence is
     B = row.max(initial=0) + 1  # one row of padding if there is no sentence
+    B += -B % rows_multiple
     starts = lengths.cumsum() - lengths  # (S,): where a sentence begins in `tokens`
     position = np.arange(len(tokens)) - np.repeat(starts, lengths)  # (n,): of each token in its sentence
     index = np.repeat(row * T + column, lengths) + position  # (n,): of each token in the flattened batch
@@ -185,12 +208,13 @@ def pack_arrays(
 
 
 def length_bucketed_batches(
-    lengths: list[int], tokens_per_batch: int, packed_length: int, max_scores: int
-) -> Iterator[tuple[list[int], int]]:
+    lengths: np.ndarray, tokens_per_batch: int, packed_length: int, max_scores: int
+) -> Iterator[tuple[np.ndarray, int]]:
     """Yield (indices, row_length) for each batch: which sentences it has, and how long its packed rows are.
 
-    lengths: the number of tokens of each sentence. max_scores: the attention scores that each head has at
-    most in a batch of long sentences, T x T for one of T tokens, unless it is a batch of one.
+    lengths: (N,), the number of tokens of each sentence. indices: (S,) int64. max_scores: the attention
+    scores that each head has at most in a batch of long sentences, T x T for one of T tokens, unless it is a
+    batch of one.
     Sentences longer than packed_length come first, from long to short; each batch of them has sentences of
     similar length, and rows of the next multiple of 8 tokens. A sentence that has a batch to itself because
     of its length has a row of exactly this length, so that its attention needs no mask. The others are then
@@ -199,18 +223,18 @@ def length_bucketed_batches(
     all batches have nearly the same shape. A batch with less text than a row of packed_length is one row of
     exactly its tokens.
     """
-    order = sorted(range(len(lengths)), key=lambda s: -lengths[s])
-    start = 0
-    while start < len(order) and lengths[order[start]] > packed_length:
-        longest = lengths[order[start]]
+    order = np.argsort(-lengths, kind="stable")
+    num_long, start = int((lengths > packed_length).sum()), 0
+    while start < num_long:
+        longest = int(lengths[order[start]])
         batch_size = max(1, min(tokens_per_batch // longest, max_scores // longest**2))
-        batch = [s for s in order[start : start + batch_size] if lengths[s] > packed_length]
+        batch = order[start : min(start + batch_size, num_long)]
         yield batch, longest if batch_size == 1 else -(-longest // 8) * 8
         start += len(batch)
-    rest = order[start:]
+    rest = order[num_long:]
     # at least one batch if there are sentences, also if all of them are empty
-    num_batches = -(-sum(lengths[s] for s in rest) // tokens_per_batch) or min(1, len(rest))
+    num_batches = -(-int(lengths[rest].sum()) // tokens_per_batch) or min(1, len(rest))
     for first in range(num_batches):
         batch = rest[first::num_batches]
-        num_tokens = max(1, sum(lengths[s] for s in batch))  # a row has a position, also without a token
+        num_tokens = max(1, int(lengths[batch].sum()))  # a row has a position, also without a token
         yield batch, min(packed_length, num_tokens)

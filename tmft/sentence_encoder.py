@@ -32,8 +32,9 @@ from tmft.embedding.similarity import SIMILARITIES, to_matrix
 from tmft.embedding.token_weights import TokenWeights, make_token_weights
 from tmft.encoder import BaseEncoder
 from tmft.errors import InputError, check_choice, check_range, short_repr
-from tmft.packing import PACKED_LENGTH, PackedBatch, TokenizedCorpus, length_bucketed_batches, pack
+from tmft.packing import PACKED_LENGTH, PackedBatch, TokenizedCorpus, length_bucketed_batches, pack_arrays
 from tmft.pooling import check_pooling_excludes, parse_pooling, pooling_functions
+from tmft.speed.overlap import copied_behind, made_ahead
 from tmft.speed.prepacked_weights import fast_encoding, list_modules
 from tmft.speed.threads import prepare_for_fork
 from tmft.tokenizer import Tokenizer, check_sentences, check_vocab_size, resolve_max_length
@@ -436,7 +437,7 @@ class SentenceEncoder(nn.Module):
             if truncate_dim < self.dimensions and not normalize_embeddings:
                 self.warn_about_lengths()
         prompt = choose_prompt(self.prompts, self.default_prompt_name, prompt_name, prompt)
-        token_ids = self.tokenize(texts, prompt)
+        token_ids = self.tokenize_to_corpus(texts, prompt)
         num_excluded = self.num_excluded_tokens(prompt)
         forward = partial(self.forward, truncate_dim=truncate_dim, num_excluded=num_excluded)
         embeddings = self.embed_token_ids(token_ids, forward, bool(show_progress_bar))
@@ -502,35 +503,37 @@ class SentenceEncoder(nn.Module):
     @torch.inference_mode()
     def embed_token_ids(
         self,
-        token_ids: Sequence[Sequence[int]],
+        token_ids: Sequence[Sequence[int]] | TokenizedCorpus,
         forward: Callable[[PackedBatch], Tensor] | None = None,
         show_progress_bar: bool = False,
     ) -> Tensor:
         """Return the embeddings of N tokenized sentences: (N, D) float32, on the CPU, in input order.
 
-        token_ids: the result of tokenize. forward: what is computed instead, a function of a packed batch of
-        S sentences with a result (..., S, D), such as forward_all_layers; the result is then (..., N, D).
+        token_ids: the result of tokenize or of tokenize_to_corpus. forward: what is computed instead, a
+        function of a packed batch of S sentences with a result (..., S, D), such as forward_all_layers; the
+        result is then (..., N, D).
         show_progress_bar: draw a progress bar on stderr, if it is a terminal.
         Dropout is off and no gradients are computed. Sentences with the same tokens are computed once. This
         saves time, and their embeddings are then equal to the last bit; otherwise the last bits could depend
         on the place of a sentence in its batch.
         """
-        if not token_ids:
+        if len(token_ids) == 0:
             return self.embed_token_ids([[self.tokenizer.pad_id]], forward)[..., :0, :]
         prepare_for_fork()
         forward = self if forward is None else forward
-        distinct = list(dict.fromkeys(map(tuple, token_ids)))
-        outputs: list[Tensor] = []
+        corpus, index = TokenizedCorpus.from_sentences(token_ids).distinct()  # index of each sentence in it
+        embeddings: Tensor | None = None
         hidden_size = self.encoder.config.hidden_size
-        output_index: dict[tuple[int, ...], int] = {}  # token ids -> index in the concatenation of outputs
-        bar = progress_bar(len(distinct), "sentences", show_progress_bar, desc="encode")
-        with bar, self.evaluation_mode(), fast_encoding(self.encoder, distinct, hidden_size):
-            for indices, batch in self.packed_batches(distinct):
-                outputs.append(forward(batch).cpu())
-                for index in indices:
-                    output_index[distinct[index]] = len(output_index)
+        bar = progress_bar(len(corpus), "sentences", show_progress_bar, desc="encode")
+        with bar, self.evaluation_mode(), fast_encoding(self.encoder, len(corpus.tokens), hidden_size):
+            computed = ((indices, forward(batch)) for indices, batch in self.packed_batches(corpus))
+            for indices, output in copied_behind(computed):
+                if embeddings is None:
+                    embeddings = output.new_empty(*output.shape[:-2], len(corpus), output.shape[-1])
+                embeddings[..., indices, :] = output
                 bar.update(len(indices))
-        return torch.cat(outputs, dim=-2)[..., [output_index[tuple(ids)] for ids in token_ids], :]
+        assert embeddings is not None  # there is a sentence
+        return embeddings if len(corpus) == len(token_ids) else embeddings[..., index, :]
 
     @contextmanager
     def evaluation_mode(self) -> Iterator[None]:
@@ -544,10 +547,10 @@ class SentenceEncoder(nn.Module):
             for module in training_modules:
                 module.training = True
 
-    def packed_batches(self, token_ids: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], PackedBatch]]:
+    def packed_batches(self, corpus: TokenizedCorpus) -> Iterator[tuple[np.ndarray, PackedBatch]]:
         """Yield pairs (indices, batch): a packed batch on the model's device, and which sentences it holds.
 
-        indices: sentence s of the batch is token_ids[indices[s]]; batches are formed by length, so the
+        indices: (S,), sentence s of the batch is corpus[indices[s]]; batches are formed by length, so the
         sentences are not in their original order.
         """
         tokens_per_batch, max_scores = 16384, 2**62
@@ -555,11 +558,16 @@ class SentenceEncoder(nn.Module):
             tokens_per_batch = 2048
             # scores of 1 MiB for each head: above 32 MiB in all, the system clears the memory of each result
             max_scores = 2**20 // self.dtype.itemsize
-        lengths = [len(ids) for ids in token_ids]
+        lengths = np.diff(corpus.offsets)
         batches = length_bucketed_batches(lengths, tokens_per_batch, PACKED_LENGTH, max_scores)
-        for indices, packed_length in batches:
-            batch = pack([token_ids[index] for index in indices], packed_length, self.tokenizer.pad_id)
-            yield indices, batch.to(self.device)
+
+        def pack_sentences(batch: tuple[np.ndarray, int]) -> tuple[np.ndarray, PackedBatch]:
+            indices, packed_length = batch
+            tokens = corpus.select(indices).tokens.astype(np.int64)
+            return indices, pack_arrays(tokens, lengths[indices], packed_length, self.tokenizer.pad_id)[0]
+
+        for indices, packed in made_ahead(pack_sentences, batches, self.device):
+            yield indices, packed.to(self.device)
 
     # -------------------------------------------------------------------------------------------------- adapt
 

@@ -1,6 +1,6 @@
 """Test the results of a GPU against the CPU, and its speed against other libraries, with one command.
 
-    python tests/bench/gpu.py                       all parts on one GPU, in at most 30 minutes
+    python tests/bench/gpu.py                       all parts but `processes` on one GPU, in at most 8 minutes
     python tests/bench/gpu.py --parts step encode   some of the parts
     python tests/bench/gpu.py --device cpu --small  tiny models on a CPU, to test this program
 
@@ -53,17 +53,18 @@ class Part:
     description: str
 
 
-# The most important parts come first, for users who have a GPU for half an hour only.
+# The most important parts come first, for users who have a GPU for a few minutes only.
 PARTS = {
-    "right": Part(
-        "gpu_right", 300, "hidden states, gradients, steps and resumed runs, compared with the CPU"
-    ),
-    "step": Part("gpu_speed", 420, "a training step, compared with other libraries; larger batches"),
-    "attention": Part("gpu_speed", 120, "the written-out attention, compared with SDPA"),
-    "encode": Part("gpu_speed", 360, "encoding a million sentences"),
-    "pretrain": Part("gpu_speed", 180, "tokens per second of masked language modeling"),
-    "processes": Part("gpu_right", 300, "one process of torchrun with nccl, and two that share the GPU"),
+    "right": Part("gpu_right", 90, "hidden states, gradients and losses, compared with a CPU in float64"),
+    "graph": Part("gpu_right", 90, "steps as CUDA graphs, compared with usual ones; repeated runs"),
+    "step": Part("gpu_speed", 90, "a training step, compared with other libraries; larger batches"),
+    "recipe": Part("gpu_speed", 60, "the recipe of the paper: its seconds and its memory"),
+    "encode": Part("gpu_speed", 60, "encoding, by stages and compared with other libraries"),
+    "pretrain": Part("gpu_speed", 60, "tokens per second of pre-training"),
+    "attention": Part("gpu_speed", 30, "the written-out attention, compared with SDPA"),
+    "processes": Part("gpu_right", 90, "one process of torchrun with nccl, and two that share the GPU"),
 }
+DEFAULT_PARTS = [name for name in PARTS if name != "processes"]
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,7 @@ def make_tables(done: dict) -> str:
 def parse_args(argv: list[str] | None):
     p = CommandLineParser(__doc__)
     p.add_argument(
-        "--parts", nargs="+", default=list(PARTS), metavar="PART", help=f"some of {', '.join(PARTS)}"
+        "--parts", nargs="+", default=DEFAULT_PARTS, metavar="PART", help=f"some of {', '.join(PARTS)}"
     )
     p.add_argument(
         "--out", type=Path, default=Path("gpu-bench"), metavar="FOLDER", help="folder of the results"

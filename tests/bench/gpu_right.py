@@ -1,8 +1,8 @@
-"""The parts of gpu.py that test the results of a GPU against those of the CPU: right, processes.
+"""The parts of gpu.py that test the results of a GPU: right, graph and processes.
 
-A check is an error and the largest value that it may have. The expected results are those of the CPU in
-float32, up to the rounding of the precision that is tested. A check that raises an exception is wrong, and
-the others still run.
+A check is an error and the largest value that it may have. The expected results are those of a CPU in
+float64, up to the rounding of the precision that is tested, so that no CPU has to be trusted in float32. A
+check that raises an exception is wrong, and the others still run.
 """
 
 import json
@@ -43,6 +43,7 @@ from tmft.pretraining.token_heads import MaskedLM, ReplacedTokenDetection
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.runs.train_run import assemble_training
 from tmft.sentence_encoder import SentenceEncoder
+from tmft.speed.cuda_graphs import CapturedPasses
 from tmft.tasks import Task
 from tmft.training.checkpointing import TrainingCheckpoint
 from tmft.training.multitask import make_training_tasks
@@ -87,6 +88,11 @@ FITS = {  # name -> changes of the recipe SHORT, objectives: one for each task
     ),
 }
 
+REPEATED = {  # of which the same seed gives the same bytes: as in FITS
+    "fit": ({"epochs": 3}, ["cosine_mse"]),
+    "fit of two tasks": ({"epochs": 3}, ["cosine_mse", "concat_head"]),
+}
+
 
 class Checks:
     """The checks of a part. rows: of each check its name, its error, the tolerance, and whether it is
@@ -128,7 +134,7 @@ def check_table(result: dict) -> str:
 
 
 def right(bench) -> dict:
-    """Check hidden states, gradients, poolings, an overflow in fp16, losses, and resumed runs."""
+    """Check hidden states, gradients, poolings, an overflow in fp16, losses, and repeated runs."""
     device, checks = bench.device, Checks()
     count = 8 if bench.small else 64
     pairs = read_pairs(bench.data, count)
@@ -159,13 +165,6 @@ def right(bench) -> dict:
         checks.add(
             f"losses of fit, {name}", LOSS_TOLERANCE, lambda r=run: fit_error(small, pairs, device, *r)
         )
-    for precision in ("fp16",) if bench.small else TOLERANCES:
-        recipe = replace(SHORT, precision=precision, lr=1e-3)
-        title = f"fit in {precision}: weights that differ"
-        second = partial(count_differing, small, pairs, device, recipe, None)
-        resumed = partial(count_differing, small, pairs, device, recipe, 3)
-        checks.add(f"{title} in a second run", 0, second)
-        checks.add(f"{title} in a resumed run", 0, resumed)
     losses = partial(pretraining_error, "mlm", pairs, device)
     checks.add("pre-training, mlm: losses", LOSS_TOLERANCE, losses)
     for task in ("rtd",) if bench.small else ("mlm", "rtd"):
@@ -174,9 +173,37 @@ def right(bench) -> dict:
     return checks.result()
 
 
+def graph(bench) -> dict:
+    """Check that steps replayed as CUDA graphs give the bits of usual ones, also in repeated runs."""
+    device, checks = bench.device, Checks()
+    pairs, model = read_pairs(bench.data, 32 if bench.small else 128), make_model(ELECTRA)
+    if device.type == "cuda":
+        for name, shape in FAMILIES.items():
+            usual = partial(count_usual, make_model(shape), pairs, device, SHORT)
+            checks.add(f"{name}: steps that are not replayed", 0, usual)
+        waits = "a model that waits for the GPU is trained as usual: weights that differ"
+        checks.add(waits, 0, lambda: count_differing_if_waiting(model, pairs, device, SHORT))
+    for precision in ("fp16",) if bench.small else TOLERANCES:
+        for name, (changes, objectives) in REPEATED.items():
+            recipe = replace(SHORT, precision=precision, lr=1e-3, **changes)
+            title = f"{name} in {precision}: weights that differ"
+            options = model, pairs, device, recipe, objectives
+            for other, run in {
+                "in a second run": partial(count_differing, *options),
+                "in a resumed run": partial(count_differing, *options, at=3),
+                "without CUDA graphs": partial(count_differing, *options, cuda_graphs=False),
+            }.items():
+                checks.add(f"{title} {other}", 0, run)
+    return checks.result()
+
+
+def graph_tables(result: dict) -> list[tuple[str, str]]:
+    return [("**Steps as CUDA graphs, and repeated runs.**", check_table(result))]
+
+
 def right_tables(result: dict) -> list[tuple[str, str]]:
     title = (
-        "**Compared with the CPU in float32.** Hidden states: largest difference relative to the largest "
+        "**Compared with a CPU in float64.** Hidden states: largest difference relative to the largest "
         "value; gradients: norm of the difference relative to their norm; losses: relative difference."
     )
     return [(title, check_table(result))]
@@ -196,7 +223,7 @@ def check_model(
     checks: Checks, name: str, model: SentenceEncoder, pairs: Examples, device: torch.device
 ) -> None:
     """Check hidden states and gradients in each precision; a T5 has to refuse fp16."""
-    states, gradient = forward_backward(model, pairs, CPU, "fp32")
+    states, gradient = forward_backward(deepcopy(model).double(), pairs, CPU, "fp32")
     for precision, (state_tolerance, gradient_tolerance) in TOLERANCES.items():
         if precision == "fp16" and model.encoder.config.model_type == "t5":
             checks.add(f"{name}, fp16 is refused", 0, lambda: not refuses_fp16(model, pairs, device))
@@ -223,12 +250,12 @@ def forward_backward(
     is_token = packed.sentence_ids > 0
     with torch.no_grad(), amp:
         hidden_states = model.encoder.hidden_states(*packed.inputs)
-        states = [state[is_token].float().cpu() for state in hidden_states]
+        states = [state[is_token].double().cpu() for state in hidden_states]
     with amp:
         loss = CosineMSE()(*model(packed).chunk(2), torch.tensor(pairs.labels, device=device) / 5)
     amp.backward(loss)
     gradients = [torch.zeros_like(w) if w.grad is None else w.grad for w in model.parameters()]
-    return states, torch.cat([g.flatten().cpu() for g in gradients]) / amp.scaler.get_scale()
+    return states, torch.cat([g.flatten().double().cpu() for g in gradients]) / amp.scaler.get_scale()
 
 
 def relative_error(values: list[Tensor], expected: list[Tensor]) -> float:
@@ -249,8 +276,8 @@ def refuses_fp16(model: SentenceEncoder, pairs: Examples, device: torch.device) 
 def embedding_error(model: SentenceEncoder, pairs: Examples, device: torch.device) -> float:
     """Return the largest relative difference of the embeddings on the device from those on the CPU."""
     token_ids = model.tokenize(pairs.sentences)
-    expected, embeddings = (deepcopy(model).to(d).embed_token_ids(token_ids) for d in (CPU, device))
-    return relative_error([embeddings], [expected])
+    expected = deepcopy(model).double().embed_token_ids(token_ids)
+    return relative_error([deepcopy(model).to(device).embed_token_ids(token_ids)], [expected])
 
 
 def count_wrong_after_overflow(model: SentenceEncoder, pairs: Examples, device: torch.device) -> int:
@@ -320,7 +347,8 @@ def fit_error(
 ) -> float:
     """Return the largest relative difference of the loss of an epoch from that on the CPU."""
     model = without_dropout(deepcopy(model))
-    losses, expected = (np.array(train_copy(model, pairs, d, recipe, objectives)[0]) for d in (device, CPU))
+    losses = np.array(train_copy(model, pairs, device, recipe, objectives)[0])
+    expected = np.array(train_copy(deepcopy(model).double(), pairs, CPU, recipe, objectives)[0])
     return np.abs(losses / expected - 1).max()
 
 
@@ -374,14 +402,52 @@ def count_differing(
     pairs: Examples,
     device: torch.device,
     recipe: FineTuningRecipe,
-    at: int | None,
+    objectives: list[str],
+    at: int | None = None,
+    cuda_graphs: bool = True,
 ) -> int:
     """Return how many weights differ in a second run. at: step at which it is stopped and resumed."""
+    second = replace(recipe, cuda_graphs=cuda_graphs)
 
     def run(checkpoint: TrainingCheckpoint | None = None) -> dict[str, Tensor]:
-        return train_copy(model, pairs, device, recipe, ["cosine_mse"], checkpoint)[1]
+        return train_copy(model, pairs, device, second, objectives, checkpoint)[1]
 
-    return count_unequal(run(), run() if at is None else stopped_and_resumed(run, at, device))
+    first = train_copy(model, pairs, device, recipe, objectives)[1]
+    return count_unequal(first, run() if at is None else stopped_and_resumed(run, at, device))
+
+
+def count_usual(
+    model: SentenceEncoder, pairs: Examples, device: torch.device, recipe: FineTuningRecipe
+) -> int:
+    """Return how many steps of a training on one batch are not replayed, besides the first one."""
+    replays, forward = [], CapturedPasses.forward
+
+    def counted(self, batch):
+        replays.append(len(batch.input_ids))
+        return forward(self, batch)
+
+    recipe = replace(recipe, epochs=4, batch_size=len(pairs))
+    with patch.object(CapturedPasses, "forward", counted):
+        train_copy(model, pairs, device, recipe, ["cosine_mse"])
+    return recipe.epochs - len(replays)  # one replay is the comparison
+
+
+def count_differing_if_waiting(
+    model: SentenceEncoder, pairs: Examples, device: torch.device, recipe: FineTuningRecipe
+) -> int:
+    """Return how many weights differ without CUDA graphs, if the model waits for the GPU in each pass.
+
+    Such a pass cannot be captured.
+    """
+    embed = SentenceEncoder.forward
+
+    def waiting(self, *args, **options):
+        embeddings = embed(self, *args, **options)
+        embeddings.sum().item()
+        return embeddings
+
+    with patch.object(SentenceEncoder, "forward", waiting):
+        return count_differing(model, pairs, device, recipe, ["cosine_mse"], cuda_graphs=False)
 
 
 def count_unequal(one: dict[str, Tensor], other: dict[str, Tensor]) -> int:
@@ -397,6 +463,7 @@ def pretrain_briefly(
     pairs: Examples,
     device: torch.device,
     dropout: bool,
+    dtype: torch.dtype = torch.float32,
     checkpoint: TrainingCheckpoint | None = None,
 ) -> tuple[list[float], dict[str, Tensor]]:
     """Do six steps from random weights: return the held-out losses before and after them, and the weights."""
@@ -406,7 +473,7 @@ def pretrain_briefly(
         "rtd": lambda: ReplacedTokenDetection(base.encoder.config, 0.5, base.encoder),
     }
     model = makers[task]()
-    model = (model if dropout else without_dropout(model)).to(device)
+    model = (model if dropout else without_dropout(model)).to(device, dtype)
     corpus = corpus_from_lists(base.tokenize(pairs.sentences))
     masking = Masking.from_tokenizer(base.tokenizer)
     recipe = PretrainingRecipe(
@@ -421,7 +488,8 @@ def pretrain_briefly(
 
 def pretraining_error(task: str, pairs: Examples, device: torch.device) -> float:
     """Return the largest relative difference of a held-out loss from that on the CPU."""
-    losses, expected = (np.array(pretrain_briefly(task, pairs, d, False)[0]) for d in (device, CPU))
+    losses = np.array(pretrain_briefly(task, pairs, device, False)[0])
+    expected = np.array(pretrain_briefly(task, pairs, CPU, False, torch.float64)[0])
     return np.abs(losses / expected - 1).max()
 
 
@@ -429,7 +497,7 @@ def count_differing_pretraining(task: str, pairs: Examples, device: torch.device
     """Return how many weights differ if the run is stopped after three steps and resumed."""
 
     def run(checkpoint: TrainingCheckpoint | None = None) -> dict[str, Tensor]:
-        return pretrain_briefly(task, pairs, device, True, checkpoint)[1]
+        return pretrain_briefly(task, pairs, device, True, checkpoint=checkpoint)[1]
 
     return count_unequal(run(), stopped_and_resumed(run, 3, device))
 

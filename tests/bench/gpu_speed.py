@@ -1,10 +1,11 @@
-"""The parts of gpu.py that measure speed: step, attention, encode, pretrain.
+"""The parts of gpu.py that measure speed: step, recipe, encode, pretrain, attention.
 
 A clock is read only after the GPU has finished its work. Peers run in turns (A B C A B C ...), the first
 round is not counted, and no round begins after the time limit.
 """
 
 import gc
+import math
 import statistics
 import tempfile
 import time
@@ -14,6 +15,7 @@ from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MethodType, SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -35,23 +37,28 @@ from bench_train import (
 
 from tmft.bert import SelfAttention
 from tmft.checkpoints.model_folder import ModelFolder
+from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import Examples, read_examples
 from tmft.datasets.task_lookup import get_task
 from tmft.encoder import block_diagonal_mask
 from tmft.errors import describe_error
 from tmft.io.distributed import single_process
 from tmft.io.formatting import markdown_table
-from tmft.models.families import config_from_dict
+from tmft.loop import fit
+from tmft.models.families import config_from_dict, random_encoder
 from tmft.optimizers import MixedPrecision
-from tmft.packing import PACKED_LENGTH, length_bucketed_batches, pack
+from tmft.packing import TokenizedCorpus, length_bucketed_batches
 from tmft.pretraining.corpus import tokenize_files
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.pretraining_loop import PretrainingRecipe
 from tmft.pretraining.pretraining_loop import pretrain as pretrain_fit
+from tmft.pretraining.token_heads import ReplacedTokenDetection
 from tmft.runs.pretrain import from_checkpoint
-from tmft.runs.run_config import PretrainingConfig
+from tmft.runs.run_config import FineTuningRecipe, PretrainingConfig
+from tmft.runs.train_run import assemble_training
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.training.checkpointing import TrainingCheckpoint
+from tmft.training.multitask import make_training_tasks
 
 TOKENIZER = Path(__file__).resolve().parent.parent.parent / "data/twins/mlm"
 MINILM = {"model_type": "bert", "vocab_size": 30522, "hidden_size": 384, "num_hidden_layers": 6}
@@ -193,19 +200,20 @@ def step(bench) -> dict:
         "ELECTRA-base, l = 9": (electra(bench.small, 2 if bench.small else 9), 2 if bench.small else 9),
         "MiniLM, l = 3": (minilm(bench.small), 2 if bench.small else 3),
     }
-    sizes, steps = ((4, 8), 1) if bench.small else ((32, 128, 512), 8)
+    # pairs -> steps of a round
+    sizes = {4: 1, 8: 1} if bench.small else {32: 40, 128: 20, 512: 10}
     result: dict = {"peak": peak_rates(bench), "steps": {}, "sizes": {}, "skipped": []}
     for name, (ckpt, layer) in models.items():
-        options = SimpleNamespace(data=bench.data, steps=steps)
-        work = Work.read(options, sizes[0], bench.device.type)
+        size, steps = next(iter(sizes.items()))
+        work = Work.read(SimpleNamespace(data=bench.data, steps=steps), size, bench.device.type)
         peers = step_makers(work, ckpt, layer, result["skipped"])
-        result["steps"][name] = time_and_memory(peers, result["skipped"], bench.device, 60.0, steps)
+        result["steps"][name] = time_and_memory(peers, result["skipped"], bench.device, 15.0, steps)
         result["sizes"][name] = {}
-        for size in sizes:
-            work = Work.read(options, size, bench.device.type)
+        for size, steps in sizes.items():
+            work = Work.read(SimpleNamespace(data=bench.data, steps=steps), size, bench.device.type)
             gflop, gigabytes = least_work(work, ckpt, layer)
             run = {f"tmft bf16, {size} pairs": lambda w=work, c=ckpt, n=layer: w.tmft(c, n, "bf16")}
-            [timing] = time_and_memory(run, [], bench.device, 15.0, steps).values()
+            [timing] = time_and_memory(run, [], bench.device, 3.0, steps).values()
             result["sizes"][name][size] = timing | {"gflop": gflop, "gigabytes": gigabytes}
     return result
 
@@ -220,6 +228,8 @@ def step_makers(work: Work, ckpt: Path, layer: int, skipped: list[str]) -> dict[
             trainer = partial(sentence_transformers_trainer, work, ckpt, layer, bf16)
             makers[f"SentenceTransformerTrainer {precision}"] = trainer
         makers[f"tmft {precision}"] = partial(work.tmft, ckpt, layer, precision)
+        usual = partial(work.tmft, ckpt, layer, precision, cuda_graphs=False)
+        makers[f"tmft {precision}, no graphs"] = usual
     needs = {"transformers": "transformers"}
     needs["SentenceTransformerTrainer"] = "sentence-transformers, datasets and accelerate"
     for name, packages in needs.items():
@@ -293,6 +303,53 @@ def step_tables(result: dict) -> list[tuple[str, str]]:
     return tables
 
 
+# ------------------------------------------------------------------------------------ the recipe of the paper
+
+
+def recipe(bench) -> dict:
+    """Fine-tune with the recipe of the paper, as train.py does, and time it: seconds, ms per step, memory."""
+    layers = (1, 2) if bench.small else (3, 9, 12)
+    rows, examples = {}, read_pairs(bench.data, 40 if bench.small else 5749)
+    for layer in layers:
+        model = SentenceEncoder.from_pretrained(electra(bench.small, max(layers)), layer).to(bench.device)
+        task = get_task("stsb", data=str(bench.data))
+        data = {"": {"train": examples, "dev": Examples(*few(examples, 1500))}}
+        tasks = make_training_tasks(task, model.dimensions, data)
+        hyperparameters = FineTuningRecipe(epochs=1 if bench.small else 10)
+        if bench.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        start = time.perf_counter()
+        training_task, embed, callbacks = assemble_training(model, tasks, hyperparameters)
+        epochs = list(fit(model, training_task, hyperparameters, 0, embed, callbacks))
+        wait(bench.device)
+        seconds = time.perf_counter() - start
+        peak = torch.cuda.max_memory_allocated() / 2**20 if bench.device.type == "cuda" else None
+        steps = len(epochs) * -(-len(examples) // hyperparameters.batch_size)
+        pairs_per_second = statistics.median(epoch.pairs_per_second for epoch in epochs)
+        rows[layer] = {"seconds": seconds, "steps": steps, "pairs/s": pairs_per_second, "MiB": peak}
+        print(rows[layer], flush=True)
+        del model, training_task, embed, callbacks, tasks
+        free_memory()
+    return {"rows": rows}
+
+
+def few(examples: Examples, count: int) -> tuple:
+    """Return the first texts and labels of examples."""
+    return tuple(column[:count] for column in examples.texts), examples.labels[:count]
+
+
+def recipe_tables(result: dict) -> list[tuple[str, str]]:
+    """Return title and table of the result of recipe."""
+    lines = [["layers", "seconds", "steps", "pairs/s", "MiB"]]
+    for layer, row in result["rows"].items():
+        numbers = [format_number(row[key]) for key in ("seconds", "steps", "pairs/s", "MiB")]
+        lines.append([str(layer), *numbers])
+    title = (
+        "**The recipe of the paper**, ELECTRA-base, bf16, with an evaluation of 1,500 pairs in each epoch:"
+    )
+    return [(title, markdown_table(lines))]
+
+
 # -------------------------------------------------------------------------------------------------- attention
 
 
@@ -302,7 +359,7 @@ def attention(bench) -> dict:
     shape |= {"num_attention_heads": 12, "intermediate_size": 3072}
     shape |= {"hidden_size": 32, "num_attention_heads": 2} if bench.small else {}
     tokens, widths = (64, (16,)) if bench.small else (16384, (64, 128, 256, 512))
-    rows, min_seconds = [], 0.02 if bench.small else 0.2
+    rows, min_seconds = [], 0.02 if bench.small else 0.1
     for precision in ("bf16",) if bench.small else PRECISIONS:
         for T in widths:
             for dropout in (0.0, 0.1):
@@ -312,11 +369,18 @@ def attention(bench) -> dict:
                 sentences = torch.arange(T, device=bench.device).mul(4).div(T, rounding_mode="floor") + 1
                 mask = block_diagonal_mask(sentences.expand(tokens // T, T), hidden.dtype)[:, None]
                 row = {"precision": precision, "tokens": T, "dropout": dropout}
-                for name, forward in (("written", SelfAttention.forward), ("sdpa", library_attention)):
+                for name, forward in (("written", written_attention), ("sdpa", library_attention)):
                     row |= timed_attention(module, forward, hidden, mask, precision, name, min_seconds)
                 rows.append(row)
                 print(row, flush=True)
     return {"rows": rows, "batch": tokens, "width": shape["hidden_size"]}
+
+
+def written_attention(self, hidden, mask):
+    """Compute SelfAttention.forward as on a CPU."""
+    q, k, v = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in self.project(hidden))
+    scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2) + mask
+    return self.output((self.dropout(scores.softmax(-1)) @ v).transpose(1, 2).flatten(2))
 
 
 def timed_attention(module, forward, hidden, mask, precision: str, name: str, min_seconds: float) -> dict:
@@ -391,10 +455,8 @@ def attention_tables(result: dict) -> list[tuple[str, str]]:
 
 
 def encode(bench) -> dict:
-    """Encode with MiniLM: a sample, also with sentence-transformers and in batches of other sizes; a
-    million.
-    """
-    count, sample_size = (200, 100) if bench.small else (1_000_000, 20_000)
+    """Encode with MiniLM: a sample, also with sentence-transformers and in batches of other sizes; more."""
+    count, sample_size = (200, 100) if bench.small else (200_000, 20_000)
     texts = random_sentences(bench.data, count)
     sample, device, ckpt = texts[:sample_size], bench.device, minilm(bench.small)
     models = {name: SentenceEncoder.from_pretrained(ckpt).to(device) for name in PRECISIONS}
@@ -406,9 +468,9 @@ def encode(bench) -> dict:
             makers[f"sentence-transformers {name}, batch {size}"] = timed
         makers[f"tmft {name}"] = lambda n=name: rate(partial(models[n].encode, sample), sample_size, device)
     peers, _ = make_peers(makers, skipped, device)
-    result = {"sample": in_turns(peers, "sentences/s", 60.0, 1 if bench.small else 3), "skipped": skipped}
+    result = {"sample": in_turns(peers, "sentences/s", 20.0, 1 if bench.small else 3), "skipped": skipped}
 
-    ids = models["fp32"].tokenize(sample)
+    ids = models["fp32"].tokenize_to_corpus(sample)
     result["batches"] = {}
     for tokens in (256,) if bench.small else (4096, 8192, 16384, 32768, 65536):
         result["batches"][tokens] = {
@@ -444,25 +506,28 @@ def random_sentences(data: Path, count: int) -> list[str]:
 
 
 @torch.inference_mode()
-def encode_in_batches(model: SentenceEncoder, ids: list[list[int]], tokens_per_batch: int) -> None:
+def encode_in_batches(model: SentenceEncoder, ids: TokenizedCorpus, tokens_per_batch: int) -> None:
     """Embed token ids as encode does, with another number of tokens in a batch."""
-    lengths = list(map(len, ids))
-    for batch, packed_length in length_bucketed_batches(lengths, tokens_per_batch, PACKED_LENGTH, 2**62):
-        model(pack([ids[s] for s in batch], packed_length, model.tokenizer.pad_id).to(model.device)).cpu()
+
+    def batches(lengths, _, packed_length, max_scores):
+        return length_bucketed_batches(lengths, tokens_per_batch, packed_length, max_scores)
+
+    with patch("tmft.sentence_encoder.length_bucketed_batches", batches):
+        model.embed_token_ids(ids)
 
 
 def time_stages(model: SentenceEncoder, texts: list[str], device: torch.device) -> dict:
     """Return the seconds of encoding, and of each stage by itself: tokenize, pack, compute."""
     start = time.perf_counter()
-    ids = model.tokenize(texts)
-    tokenize_seconds = time.perf_counter() - start
+    model.encode(texts)
+    encode_seconds = time.perf_counter() - start
     start = time.perf_counter()
-    model.embed_token_ids(ids)
-    embed_seconds = time.perf_counter() - start
+    ids = model.tokenize_to_corpus(texts)
+    tokenize_seconds = time.perf_counter() - start
     start = time.perf_counter()
     batches = [packed for _, packed in model.packed_batches(ids)]  # on the device
     wait(device)
-    pack_seconds, tokens = time.perf_counter() - start, sum(map(len, ids))
+    pack_seconds, tokens = time.perf_counter() - start, len(ids.tokens)
     start = time.perf_counter()
     with torch.inference_mode():
         for packed in batches:
@@ -470,7 +535,7 @@ def time_stages(model: SentenceEncoder, texts: list[str], device: torch.device) 
         wait(device)
     compute_seconds = time.perf_counter() - start
     seconds = {
-        "encode": tokenize_seconds + embed_seconds,
+        "encode": encode_seconds,
         "tokenize": tokenize_seconds,
         "pack": pack_seconds,
         "compute": compute_seconds,
@@ -514,9 +579,9 @@ def encode_tables(result: dict) -> list[tuple[str, str]]:
 
 
 def pretrain(bench) -> dict:
-    """Time MLM of all layers with few and many sentences per step, also with transformers: tokens/s."""
-    sizes, steps = ((8,), 2) if bench.small else ((32, 256), 30)
-    models = {"MiniLM": minilm(bench.small), "ELECTRA-base": electra(bench.small, 2 if bench.small else 12)}
+    """Time MLM of all layers, also with transformers, and replaced tokens from scratch: tokens/s."""
+    sizes, steps = ((8,), 2) if bench.small else ((32, 512), 30)
+    models = {"ELECTRA-base": electra(bench.small, 2 if bench.small else 12)}
     texts = read_examples(get_task("stsb", data=str(bench.data)), "train").sentences
     result: dict = {"peak": peak_rates(bench), "rows": {}, "skipped": []}
     with tempfile.TemporaryDirectory() as scratch:
@@ -527,7 +592,40 @@ def pretrain(bench) -> dict:
                 row = time_pretraining(bench, ckpt, path, size, steps, result["skipped"])
                 result["rows"][f"{name}, {size} sentences"] = row
                 free_memory()
+        row = time_replaced_tokens(bench, path, 8 if bench.small else 2048, steps)
+        result["rows"]["12 layers of 256, replaced tokens"] = row
     return result
+
+
+def time_replaced_tokens(bench, path: Path, size: int, steps: int) -> dict:
+    """Time replaced token detection from random weights. size: sentences per step."""
+    hyperparameters = PretrainingRecipe(
+        batch_size=size, gradient_accumulation_steps=1, steps=steps, save_steps=steps
+    )
+    tokenizer = load_tokenizer(TOKENIZER)
+    masking = Masking.from_tokenizer(tokenizer)
+    corpus = tokenize_files([path], tokenizer, hyperparameters.max_length)
+    shape = ELECTRA | {"hidden_size": 256, "num_hidden_layers": 12, "num_attention_heads": 4}
+    shape |= {"embedding_size": 128, "intermediate_size": 1024, "vocab_size": masking.vocab_size}
+    config = config_from_dict(shape | TINY | {"num_hidden_layers": 2} if bench.small else shape)
+    torch.manual_seed(0)
+    model = ReplacedTokenDetection(config, 0.25, random_encoder(config)).to(bench.device)
+
+    def ours(precision: str) -> Callable[[], float]:
+        process = single_process(bench.device)
+
+        def run() -> float:
+            checkpoint = TrainingCheckpoint(path.with_name("state.pt"), {}, process)
+            changed = replace(hyperparameters, precision=precision)
+            *_, last = pretrain_fit(model, corpus, masking, changed, 0, process, checkpoint)
+            checkpoint.remove()
+            return last.tokens_per_second
+
+        return run
+
+    peers, _ = make_peers({"tmft bf16": partial(ours, "bf16")}, [], bench.device)
+    flop = 6 * matrix_entries(model)
+    return in_turns(peers, "tokens/s", 8.0, 1 if bench.small else 3) | {"flop": flop}
 
 
 def time_pretraining(bench, ckpt: Path, path: Path, size: int, steps: int, skipped: list[str]) -> dict:
@@ -558,7 +656,7 @@ def time_pretraining(bench, ckpt: Path, path: Path, size: int, steps: int, skipp
     makers = {"transformers bf16": theirs}
     makers |= {f"tmft {precision}": partial(ours, precision) for precision in PRECISIONS}
     peers, _ = make_peers(makers, skipped, bench.device)
-    timings = in_turns(peers, "tokens/s", 15.0, 1 if bench.small else 3)
+    timings = in_turns(peers, "tokens/s", 8.0, 1 if bench.small else 3)
     # logits of the whole vocabulary are computed for the masked tokens only
     head_entries = masking.mlm_probability * model.encoder.embeddings.word.weight.numel()
     return timings | {"flop": 6 * (matrix_entries(model.encoder) + head_entries)}
@@ -578,5 +676,5 @@ def pretrain_tables(result: dict) -> list[tuple[str, str]]:
                     [f"{name}: {peer}", format_number(row["median"]), between, f"{ratio:.2f}", f"{share:.1%}"]
                 )
     notes = " ".join([describe_peak(result["peak"]), *result["skipped"]])
-    title = f"**Masked language modeling, all layers, by the number of sentences per step.** {notes}"
+    title = f"**Pre-training, all layers: masked language modeling, and replaced tokens.** {notes}"
     return [(title, markdown_table(lines))]

@@ -29,34 +29,44 @@ def out(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def done(out) -> dict:
-    return run(out)
+    return run(out, "--parts", *gpu.PARTS)
 
 
 def test_every_part_is_measured_and_nothing_is_wrong(done):
     assert list(done["parts"]) == list(gpu.PARTS) and done["machine"]["small"]
     results = {name: entry["result"] for name, entry in done["parts"].items()}
-    assert not results["right"]["wrong"] and not results["processes"]["wrong"]
+    assert not any(results[name]["wrong"] for name in ("right", "graph", "processes"))
     timings = results["step"]["steps"]["MiniLM, l = 3"]
     assert min(timing["median"] for timing in timings.values()) > 0
     assert {"tmft bf16", "tmft fp32"} <= timings.keys()
+    assert {"tmft bf16, no graphs", "tmft fp32, no graphs"} <= timings.keys()
     assert list(results["step"]["sizes"]["ELECTRA-base, l = 9"]) == ["4", "8"]
+    assert all(row["seconds"] > 0 for row in results["recipe"]["rows"].values())
     assert all(row["written both"] > 0 and row["sdpa both"] > 0 for row in results["attention"]["rows"])
     assert results["encode"]["million"]["fp32"]["encode"] > 0
-    assert results["pretrain"]["rows"]["MiniLM, 8 sentences"]["tmft fp32"]["median"] > 0
+    assert results["pretrain"]["rows"]["ELECTRA-base, 8 sentences"]["tmft fp32"]["median"] > 0
 
 
 def test_the_tables_are_markdown_and_made_from_the_json_alone(done, out):
     tables = (out / "tables.md").read_text()
     assert tables == gpu.make_tables(done)
     assert "numbers mean nothing" in tables and "| tmft bf16 |" in tables and "WRONG" not in tables
-    titles = ["Compared with the CPU", "A training step of 4 pairs", "Attention", "Encoding", "Masked"]
+    titles = [
+        "Compared with a CPU",
+        "Steps as CUDA graphs",
+        "The recipe of the paper",
+        "A training step of 4 pairs",
+        "Attention",
+        "Encoding",
+        "Pre-training",
+    ]
     for title in [*titles, "Processes"]:
         assert f"**{title}" in tables
 
 
 def test_a_finished_part_is_not_measured_again(done, out, monkeypatch, capsys):
     monkeypatch.setattr(gpu, "measure_part", None)
-    assert run(out) == done
+    assert run(out, "--parts", *gpu.PARTS) == done
     assert "right: already measured" in capsys.readouterr().out
 
 
@@ -72,7 +82,7 @@ def test_a_part_runs_in_a_process_of_its_own(tmp_path):
     [
         ([], "finds no GPU: run this on a machine that has one, or test it with --device cpu --small"),
         (["--device", "cpu"], "--device cpu would take hours: add --small"),
-        (["--device", "cpu", "--small", "--parts", "steps"], "choose one of right, step,"),
+        (["--device", "cpu", "--small", "--parts", "steps"], "choose one of right, graph, step,"),
     ],
 )
 def test_a_mistake_is_a_one_line_error(words, message, tmp_path, monkeypatch):
@@ -113,7 +123,7 @@ def test_other_dropout_in_the_second_pass_is_detected(pairs, monkeypatch):
 
 def test_a_random_state_that_is_not_restored_is_detected(pairs, monkeypatch):
     recipe = gpu_right.replace(gpu_right.SHORT, batch_size=2, lr=1e-3)
-    arguments = small_model(), pairs, gpu_right.CPU, recipe, 2
+    arguments = small_model(), pairs, gpu_right.CPU, recipe, ["cosine_mse"], 2
     assert gpu_right.count_differing(*arguments) == 0
     monkeypatch.setattr("tmft.training.checkpointing.set_rng_state", lambda device, states: None)
     assert gpu_right.count_differing(*arguments) > 0

@@ -22,10 +22,18 @@ def one_row_each(lengths: np.ndarray, T: int) -> tuple[np.ndarray, np.ndarray]:
     return np.arange(len(lengths)), np.zeros(len(lengths), dtype=np.int64)
 
 
-def in_order(lengths: list[int], tokens_per_batch: int, packed_length: int, max_scores: int):
+def in_order(lengths: np.ndarray, tokens_per_batch: int, packed_length: int, max_scores: int):
     """Batches of two sentences in input order, in rows as long as the longest sentence of all."""
     for start in range(0, len(lengths), 2):
-        yield list(range(start, min(start + 2, len(lengths)))), max(lengths)
+        yield np.arange(start, min(start + 2, len(lengths))), max(lengths)
+
+
+def one_at_a_time(make, items, device):
+    return map(make, items)
+
+
+def made_each_time(device, make, *arguments):
+    return make(*arguments)
 
 
 def every_cut(predicted: np.ndarray, gold: np.ndarray) -> float:
@@ -46,7 +54,8 @@ CONSTANTS = {"LONG_ROW", "SHORT_ROW", "LongRowMask", "long_row_attention"}
 REPLACEMENTS = {
     "tmft.encoder": {"LONG_ROW": sys.maxsize, **NO_LONG_ROWS, "SHORT_ROW": 0},
     "tmft.bert": {"Dropout": nn.Dropout, **NO_LONG_ROWS, "long_row_attention": None},
-    "tmft.deberta": {"Dropout": nn.Dropout},
+    "tmft.deberta": {"Dropout": nn.Dropout, "constant_on": made_each_time},
+    "tmft.models.rotary": {"constant_on": made_each_time},
     "tmft.models.t5": {"Dropout": nn.Dropout, "RMSNorm": nn.RMSNorm},
     "tmft.models.t5_decoder": {"Dropout": nn.Dropout},
     "tmft.models.rotary_transformer": {
@@ -57,7 +66,10 @@ REPLACEMENTS = {
         "long_row_attention": None,
     },
     "tmft.device": {"limit_threads": lambda: None},
-    "tmft.packing": {"bin_pack": one_row_each},
+    "tmft.packing": {"bin_pack": one_row_each, "copy_to": Tensor.to},
+    "tmft.training_task": {"CudaGraphs": None, "ROWS_MULTIPLE": 1},  # used on a GPU
+    "tmft.pretraining.masking": {"copy_to": Tensor.to},
+    "tmft.pretraining.pretraining_loop": {"made_ahead": one_at_a_time},
     "tmft.metrics": {"best_threshold": every_cut},
     "tmft.optimizers": {
         "OccurringWords": lambda *_: None,  # all word embeddings are trained
@@ -66,8 +78,10 @@ REPLACEMENTS = {
     },
     "tmft.runs.train_run": {"describe_threads": lambda: "", "describe_slowdown": lambda speeds: ""},
     "tmft.sentence_encoder": {
+        "copied_behind": iter,
         "fast_encoding": lambda *_: nullcontext(),
         "list_modules": lambda model: [*model.modules()],
+        "made_ahead": one_at_a_time,
         "prepare_for_fork": lambda: None,
     },
     "tmft.models.families": {"no_init_weights": nullcontext},
@@ -150,8 +164,11 @@ def test_without_speed_losses_and_embeddings_are_the_same(model_type, tmp_path, 
     without_speed = losses_and_embeddings(tmp_path)
     everything = {name for replacements in REPLACEMENTS.values() for name in replacements} - CONSTANTS
     norms = {"t5": "RMSNorm", "qwen3": "RMSNorm", "gemma3_text": "rms_norm"}
-    of_commands = {"limit_threads", "describe_threads", "describe_slowdown"}
-    assert used == everything - of_commands - ({"RMSNorm", "rms_norm"} - {norms.get(model_type)})
+    elsewhere = {"limit_threads", "describe_threads", "describe_slowdown"}  # in commands
+    elsewhere |= {"copy_to", "CudaGraphs", "ROWS_MULTIPLE"}  # on a GPU
+    if model_type not in ("deberta-v2", "qwen3", "gemma3_text"):
+        elsewhere |= {"constant_on"}
+    assert used == everything - elsewhere - ({"RMSNorm", "rms_norm"} - {norms.get(model_type)})
     assert losses == pytest.approx(without_speed[0], rel=1e-4) and losses[1] < losses[0]
     largest = np.abs(embeddings).max()
     np.testing.assert_allclose(without_speed[1], embeddings, rtol=0, atol=1e-5 * largest)

@@ -35,7 +35,7 @@ TASK_OPTIONS = {"data", "data_root", "score_range", "objective", "selection_metr
 # Title of a group -> the fields that its options set.
 GROUPS = {
     "changes of the model": "init keep_layers init_from token_weights projection quantization",
-    "memory and speed": "mini_batch_size freeze_layers",
+    "memory and speed": "mini_batch_size freeze_layers cuda_graphs",
     "several tasks": "task_sampling stopping_strategy loss_weights gradient_surgery",
     "one model for several layers and dimensions": "all_layers matryoshka_dims",
     "optimization": "epochs batch_size lr",

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from tmft.errors import InputError, short_repr
+from tmft.speed.overlap import constant_on
 
 # rope_type -> the keys that it needs, then those that it may have; all types have rope_theta.
 ROPE_TYPES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -76,7 +77,8 @@ class RopeParameters:
 
         position_ids: (B, T). head_dim: A. max_position_embeddings: see inverse_frequencies.
         """
-        frequencies = self.inverse_frequencies(head_dim, max_position_embeddings).to(position_ids.device)
+        arguments = self.inverse_frequencies, head_dim, max_position_embeddings
+        frequencies = constant_on(position_ids.device, *arguments)
         angles = position_ids[:, None, :, None].float() * frequencies  # (B, 1, T, A/2)
         scaling = self.attention_scaling()
         return angles.cos() * scaling, angles.sin() * scaling

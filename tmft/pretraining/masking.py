@@ -22,6 +22,7 @@ from torch import Tensor
 
 from tmft.packing import PackedBatch, pack_arrays
 from tmft.pretraining.corpus import TokenizedCorpus
+from tmft.speed.overlap import copy_to
 from tmft.tokenizer import Tokenizer
 
 IGNORED_LABEL = -100  # what cross_entropy of torch ignores
@@ -114,9 +115,7 @@ class LabeledBatch:
 
     def to(self, device: torch.device) -> "LabeledBatch":
         """Return a copy of the batch on another device."""
-        positions, labels = (
-            tensor.to(device, non_blocking=True) for tensor in (self.label_positions, self.labels)
-        )
+        positions, labels = copy_to(torch.stack((self.label_positions, self.labels)), device)
         return LabeledBatch(self.packed.to(device), positions, labels)
 
     def with_padded_labels(self) -> "LabeledBatch":

@@ -50,6 +50,8 @@ class FineTuningRecipe(Recipe):
         embedding is trained.
     quantization: train with weights that are rounded to 4 or 8 bits, as an export in the compact format with
         this type will store them; None: no rounding.
+    cuda_graphs: on a GPU, start all kernels of a pass at once, by replaying CUDA graphs; False: do not use
+        CUDA graphs on a GPU: the results are the same, but small batches take longer.
     """
 
     mini_batch_size: int | None = None
@@ -60,6 +62,7 @@ class FineTuningRecipe(Recipe):
     all_layers: str | None = choice(None, ALL_LAYERS)
     matryoshka_dims: tuple[int, ...] | None = None
     quantization: str | None = choice(None, NUMBER_RANGES)
+    cuda_graphs: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

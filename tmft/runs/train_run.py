@@ -143,7 +143,10 @@ def assemble_training(
     checkpoint: where the state of the run is saved; None does not save it.
     Raises InputError for options that exclude each other.
     """
-    embed: Embedder = PackedEmbedder(model)
+    gradient_surgery = GRADIENT_SURGERY[recipe.gradient_surgery]
+    is_split = bool(recipe.mini_batch_size) or (processes is not None and processes.world_size > 1)
+    # Both keep gradients for longer than a CUDA graph leaves them as they are.
+    embed: Embedder = PackedEmbedder(model, recipe.cuda_graphs and not (is_split or gradient_surgery))
     callbacks: list[Callback] = []
     if recipe.quantization:
         callbacks.append(QuantizedWeights(model, recipe.quantization))
@@ -189,9 +192,9 @@ def assemble_training(
         if recipe.all_layers:
             embed = AllLayersEmbedder(model, sub_embeddings)
 
-    if recipe.mini_batch_size or (processes and processes.world_size > 1):
+    if is_split:
         embed = GradientCache(embed, recipe.mini_batch_size, processes)
-    if gradient_surgery := GRADIENT_SURGERY[recipe.gradient_surgery]:
+    if gradient_surgery:
         callbacks.append(gradient_surgery())
     return task, embed, callbacks
 

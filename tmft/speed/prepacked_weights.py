@@ -4,7 +4,7 @@ Inside `with fast_encoding(...)` a model gives the same results, up to rounding.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any, TypeGuard
@@ -28,14 +28,13 @@ LOCK = threading.Lock()
 
 
 @contextmanager
-def fast_encoding(model: nn.Module, token_ids: Sequence[Sequence[int]], hidden_size: int) -> Iterator[None]:
+def fast_encoding(model: nn.Module, num_tokens: int, hidden_size: int) -> Iterator[None]:
     """Inside a with block, make it faster to encode sentences with a model.
 
-    token_ids: the token ids of all sentences that are going to be encoded; only their number matters. The
-    weights of the model must not change inside the block.
+    num_tokens: of all sentences that are going to be encoded. The weights of the model must not change inside
+    the block.
     """
     raise_malloc_threshold()
-    num_tokens = sum(map(len, token_ids))
     is_float32 = next(model.parameters()).dtype == torch.float32  # other products are oneDNN's in any case
     if is_float32 and num_tokens * hidden_size**2 < MIN_MULTIPLICATIONS:
         yield

@@ -26,6 +26,7 @@ class QuantizedWeights(Callback):
 
     exact: dict[str, Tensor]
     scales: dict[str, Tensor]
+    rounded: dict[str, Tensor]
 
     def __init__(self, model: SentenceEncoder, dtype: str):
         self.model = model
@@ -35,6 +36,8 @@ class QuantizedWeights(Callback):
     def on_train_begin(self, state: LoopState) -> None:
         with state.weights:
             self.exact = {name: weight.detach().clone() for name, weight in self.trained_weights().items()}
+            # where the rounded weights are in each step: CUDA graphs need them in the same memory
+            self.rounded = {name: torch.empty_like(exact) for name, exact in self.exact.items()}
         for name, weight in self.model.named_parameters():
             weight.data = round_weight(weight.data, self.dtypes[name])
 
@@ -72,7 +75,8 @@ class QuantizedWeights(Callback):
     def use_rounded(self) -> None:
         """Give the model its rounded weights."""
         for name, weight in self.trained_weights().items():
-            weight.data = round_weight(self.exact[name], self.dtypes[name], self.scales.get(name))
+            rounded = round_weight(self.exact[name], self.dtypes[name], self.scales.get(name))
+            weight.data = self.rounded[name].copy_(rounded)
 
     def state_dict(self) -> dict[str, Any]:
         return {"exact": self.exact, "scales": self.scales}

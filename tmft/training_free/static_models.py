@@ -54,8 +54,8 @@ def mean_vectors_in_text(
     bar = progress_bar(len(lines), "lines", True, desc="word vectors")
     with bar, model.evaluation_mode(), torch.inference_mode():
         for start in range(0, len(lines), LINES_PER_BATCH):
-            token_ids = model.tokenize(lines[start : start + LINES_PER_BATCH])
-            for indices, batch in model.packed_batches(token_ids):
+            corpus = model.tokenize_to_corpus(lines[start : start + LINES_PER_BATCH])
+            for indices, batch in model.packed_batches(corpus):
                 is_token = batch.sentence_ids.flatten() > 0  # (B * T,): no padding
                 ids = batch.input_ids.flatten()[is_token]  # (n,)
                 states = [state.flatten(0, 1)[is_token] for state in hidden_states(batch)]  # M of (n, D)

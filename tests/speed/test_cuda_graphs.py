@@ -1,0 +1,294 @@
+"""Steps as CUDA graphs, without a GPU: a stand-in computes a captured pass again when it is replayed.
+
+So everything but CUDA itself is tested here: which batches are replayed, that weights and random numbers are
+those of steps as usual, to the last bit, and what happens if a pass cannot be captured or computes something
+else. tests/bench/gpu.py tests the same on a GPU.
+"""
+
+import numpy as np
+import pytest
+import torch
+from conftest import SENTENCES, tiny_model, training_task
+
+from tmft.callbacks import Callback
+from tmft.data import Examples
+from tmft.loop import Recipe, fit
+from tmft.loss import CosineMSE
+from tmft.packing import pack
+from tmft.runs.run_config import FineTuningRecipe
+from tmft.runs.train_run import assemble_training
+from tmft.speed.cuda_graphs import MAX_SHAPES, ROWS_MULTIPLE, CudaGraphs
+from tmft.students.quantized_weights import QuantizedWeights
+from tmft.tasks import TASKS, Task
+from tmft.training.multitask import make_training_tasks
+from tmft.training_task import PackedEmbedder
+
+NUM_PAIRS = 10
+TRAIN = Examples(
+    (SENTENCES * 2, [*SENTENCES[2:], *SENTENCES[:2]] * 2), [float(n % 6) for n in range(NUM_PAIRS)]
+)
+RECIPE = Recipe(epochs=3, batch_size=4, lr=1e-3, precision="fp32")
+BATCH = pack([[1, 5, 6, 2], [1, 7, 2]])
+
+
+def compute_again(function):
+    """Capture a function on a CPU: the replay calls it."""
+    function()
+    return function
+
+
+class Counted:
+    """Captures as compute_again, and counts captures and replays."""
+
+    def __init__(self):
+        self.captures = self.replays = 0
+
+    def __call__(self, function):
+        self.captures += 1
+        compute_again(function)
+
+        def replay() -> None:
+            self.replays += 1
+            function()
+
+        return replay
+
+
+def embedder(model, capture=None) -> PackedEmbedder:
+    """An embedder with the shapes that it has on a GPU; capture: a stand-in for CUDA, None for no graphs."""
+    embed = PackedEmbedder(model)
+    embed.rows_multiple = ROWS_MULTIPLE
+    if capture:
+        embed.embed = CudaGraphs(model, capture)
+    return embed
+
+
+def train(embed, task=None, recipe=RECIPE, callbacks=()):
+    """Return the losses and weights of a short training, with dropout."""
+    model = embed.model
+    torch.manual_seed(0)
+    task = task or training_task(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN)
+    losses = [epoch.loss for epoch in fit(model, task, recipe, 0, embed, callbacks)]
+    return losses, [weight.detach().clone() for weight in model.parameters()]
+
+
+def assert_same(one, other):
+    assert one[0] == other[0]
+    assert all(map(torch.equal, one[1], other[1]))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_replayed_steps_give_the_same_bits_as_usual_ones(precision):
+    recipe, capture = Recipe(epochs=3, batch_size=4, lr=1e-3, precision=precision), Counted()
+    usual = train(embedder(tiny_model(untrained=True)), recipe=recipe)
+    replayed = train(embedder(tiny_model(untrained=True), capture), recipe=recipe)
+    assert_same(replayed, usual)
+    # Nine steps with batches of 4, 4 and 2 pairs: two shapes, each of which is captured the second time. A
+    # capture is of two passes, and replayed once to compare.
+    assert (capture.captures, capture.replays) == (4, 4 + 2 * (9 - 2))
+    assert len(set(usual[0])) == 3
+
+
+def test_the_weights_of_several_tasks_in_a_step_are_the_same():
+    def all_tasks(model):
+        subtasks = {name: TASKS["stsb"] for name in ("one", "two")}
+        data = {name: {"train": TRAIN, "dev": TRAIN} for name in subtasks}
+        tasks = make_training_tasks(Task("", subtasks=subtasks), model.dimensions, data)
+        return assemble_training(model, tasks, FineTuningRecipe())[0]
+
+    usual, graphed = (tiny_model(untrained=True) for _ in range(2))
+    capture = Counted()
+    replayed = train(embedder(graphed, capture), task=all_tasks(graphed))
+    assert_same(replayed, train(embedder(usual), task=all_tasks(usual)))
+    assert capture.replays > 20
+
+
+def fails(function):
+    raise RuntimeError("operation not permitted when stream is capturing\nmore lines")
+
+
+def does_nothing(function):
+    function()
+    return lambda: None
+
+
+def draws_other_dropout(function):
+    function()
+
+    def replay():
+        torch.rand(1)
+        function()
+
+    return replay
+
+
+@pytest.mark.parametrize(
+    "capture, reason",
+    [
+        (fails, "operation not permitted when stream is capturing"),
+        (does_nothing, "their embeddings and gradients differ from the usual ones by "),
+        (draws_other_dropout, "their embeddings and gradients differ from the usual ones by "),
+    ],
+)
+def test_what_cannot_be_captured_is_computed_as_usual_and_said_once(capture, reason, caplog):
+    usual = train(embedder(tiny_model(untrained=True)))
+    embed = embedder(tiny_model(untrained=True), capture)
+    assert_same(train(embed), usual)
+    [message] = [record.message for record in caplog.records]
+    assert message.startswith(f"training steps are not replayed as CUDA graphs: {reason}")
+    assert "\n" not in message and not embed.embed.passes
+
+
+def test_values_that_are_not_numbers_end_the_replays(caplog):
+    model = tiny_model()
+    model.encoder.layers[0].feed_forward.down.bias.data[0] = torch.nan
+    graphs = CudaGraphs(model.train(), compute_again)
+    for _ in range(2):
+        graphs(BATCH)
+    assert "differ from the usual ones by nan" in caplog.text
+
+
+def test_rounded_weights_are_replayed():
+    model = tiny_model(untrained=True)
+    usual = train(embedder(model), callbacks=[QuantizedWeights(model, "int4")])
+    model, capture = tiny_model(untrained=True), Counted()
+    assert_same(train(embedder(model, capture), callbacks=[QuantizedWeights(model, "int4")]), usual)
+    assert capture.captures == 4
+
+
+def test_weights_that_move_in_memory_are_captured_again():
+    capture = Counted()
+    graphs = CudaGraphs(tiny_model().train(), capture)
+    for _ in range(3):
+        graphs(BATCH)
+    assert capture.captures == 2
+    for change in (
+        lambda weight: setattr(weight, "data", weight.data * 2),
+        lambda weight: weight.requires_grad_(False),
+    ):
+        change(next(graphs.model.encoder.layers[0].parameters()))
+        before = capture.captures
+        for _ in range(3):
+            embeddings = graphs(BATCH)
+        assert capture.captures == before + 2
+        state = torch.get_rng_state()
+        torch.manual_seed(1)
+        embeddings = graphs(BATCH)
+        torch.manual_seed(1)
+        assert torch.equal(embeddings, graphs.model(BATCH))
+        torch.set_rng_state(state)
+
+
+def test_without_gradients_or_training_a_batch_is_embedded_as_usual():
+    capture = Counted()
+    graphs = CudaGraphs(tiny_model(), capture)
+    for _ in range(3):
+        graphs(BATCH)  # in evaluation mode
+    graphs.model.train()
+    with torch.no_grad():
+        for _ in range(3):
+            graphs(BATCH)
+    assert capture.captures == 0
+
+
+def test_a_frozen_model_is_computed_as_usual(caplog):
+    model = tiny_model().train().requires_grad_(False)
+    graphs = CudaGraphs(model, compute_again)
+    for _ in range(3):
+        assert not graphs(BATCH).requires_grad
+    assert not caplog.records
+
+
+def test_a_batch_is_backpropagated_before_the_next_one():
+    graphs = CudaGraphs(tiny_model().train(), compute_again)
+    for _ in range(3):
+        first = graphs(BATCH)
+    graphs(BATCH)
+    with pytest.raises(RuntimeError, match="before the next one is embedded"):
+        first.sum().backward()
+
+
+def test_gradients_of_two_batches_add_up_and_unused_weights_have_none():
+    model = tiny_model().train()
+    model.register_parameter("unused", torch.nn.Parameter(torch.ones(2)))
+    graphs = CudaGraphs(model, compute_again)
+    for _ in range(2):
+        graphs(BATCH)
+    for count in (1, 2):
+        torch.manual_seed(count)
+        graphs(BATCH).sum().backward()
+    kept = [weight.grad.clone() for weight in model.encoder.parameters()]
+    assert model.unused.grad is None
+    model.zero_grad()
+    for count in (1, 2):
+        torch.manual_seed(count)
+        model(BATCH).sum().backward()
+    for grad, weight in zip(kept, model.encoder.parameters(), strict=True):
+        torch.testing.assert_close(grad, weight.grad)
+
+
+def test_large_batches_are_computed_as_usual(monkeypatch):
+    for limit, expected in ((BATCH.input_ids.numel(), 2), (BATCH.input_ids.numel() - 1, 0)):
+        monkeypatch.setattr("tmft.speed.cuda_graphs.MAX_POSITIONS", limit)
+        capture = Counted()
+        graphs = CudaGraphs(tiny_model().train(), capture)
+        for _ in range(3):
+            graphs(BATCH)
+        assert capture.captures == expected
+
+
+def test_only_so_many_shapes_are_captured():
+    capture = Counted()
+    graphs = CudaGraphs(tiny_model().train(), capture)
+    for num_sentences in range(1, MAX_SHAPES + 3):
+        for _ in range(2):
+            graphs(pack([[1, 5, 2]] * num_sentences))
+    assert capture.captures == 2 * MAX_SHAPES
+
+
+def test_the_rows_of_a_batch_are_rounded_up_and_the_embeddings_stay_as_they_are():
+    model = tiny_model()
+    token_ids = model.tokenize(SENTENCES * 5)
+    plain, rounded = pack(token_ids, 16), pack(token_ids, 16, rows_multiple=4)
+    assert len(plain.input_ids) % 4 and len(rounded.input_ids) % 4 == 0
+    assert rounded.num_sentences == plain.num_sentences
+    np.testing.assert_allclose(model(rounded).detach(), model(plain).detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "changes, is_graphed",
+    [
+        ({}, True),
+        ({"cuda_graphs": False}, False),
+        ({"mini_batch_size": 2}, False),
+        ({"gradient_surgery": "pcgrad"}, False),
+        ({"gradient_surgery": "log"}, False),
+    ],
+)
+def test_what_keeps_gradients_for_longer_has_no_graphs(changes, is_graphed, monkeypatch):
+    asked = []
+
+    class Asked(PackedEmbedder):
+        def __init__(self, model, cuda_graphs=False):
+            super().__init__(model)
+            asked.append(cuda_graphs)
+
+    monkeypatch.setattr("tmft.runs.train_run.PackedEmbedder", Asked)
+    model = tiny_model()
+    tasks = make_training_tasks(TASKS["stsb"], model.dimensions, {"": {"train": TRAIN, "dev": TRAIN}})
+    assemble_training(model, tasks, FineTuningRecipe(**changes))
+    assert [bool(one) for one in asked] == [is_graphed]
+
+
+def test_a_callback_sees_the_gradients_of_a_replayed_step():
+    seen = []
+
+    class Watch(Callback):
+        def on_pre_optimizer_step(self, state):
+            seen.append([w.grad.norm().item() for w in state.weights.parameters if w.grad is not None])
+
+    usual, graphed = (tiny_model(untrained=True) for _ in range(2))
+    train(embedder(usual), callbacks=[Watch()])
+    expected, seen[:] = list(seen), []
+    train(embedder(graphed, compute_again), callbacks=[Watch()])
+    assert seen == expected and len(seen) == 9
