@@ -34,7 +34,7 @@ from tmft.encoder import BaseEncoder
 from tmft.errors import InputError, check_choice, check_range, short_repr
 from tmft.packing import PACKED_LENGTH, PackedBatch, TokenizedCorpus, length_bucketed_batches, pack_arrays
 from tmft.pooling import check_pooling_excludes, parse_pooling, pooling_functions
-from tmft.speed.overlap import copied_behind, made_ahead
+from tmft.speed.overlap import copied_behind
 from tmft.speed.prepacked_weights import fast_encoding, list_modules
 from tmft.speed.threads import prepare_for_fork
 from tmft.tokenizer import Tokenizer, check_sentences, check_vocab_size, resolve_max_length
@@ -560,14 +560,10 @@ class SentenceEncoder(nn.Module):
             max_scores = 2**20 // self.dtype.itemsize
         lengths = np.diff(corpus.offsets)
         batches = length_bucketed_batches(lengths, tokens_per_batch, PACKED_LENGTH, max_scores)
-
-        def pack_sentences(batch: tuple[np.ndarray, int]) -> tuple[np.ndarray, PackedBatch]:
-            indices, packed_length = batch
+        for indices, packed_length in batches:
             tokens = corpus.select(indices).tokens.astype(np.int64)
-            return indices, pack_arrays(tokens, lengths[indices], packed_length, self.tokenizer.pad_id)[0]
-
-        for indices, packed in made_ahead(pack_sentences, batches, self.device):
-            yield indices, packed.to(self.device)
+            batch, _ = pack_arrays(tokens, lengths[indices], packed_length, self.tokenizer.pad_id)
+            yield indices, batch.to(self.device)
 
     # -------------------------------------------------------------------------------------------------- adapt
 

@@ -28,10 +28,6 @@ def in_order(lengths: np.ndarray, tokens_per_batch: int, packed_length: int, max
         yield np.arange(start, min(start + 2, len(lengths))), max(lengths)
 
 
-def one_at_a_time(make, items, device):
-    return map(make, items)
-
-
 def made_each_time(device, make, *arguments):
     return make(*arguments)
 
@@ -69,7 +65,6 @@ REPLACEMENTS = {
     "tmft.packing": {"bin_pack": one_row_each, "copy_to": Tensor.to},
     "tmft.training_task": {"CudaGraphs": None, "ROWS_MULTIPLE": 1},  # used on a GPU
     "tmft.pretraining.masking": {"copy_to": Tensor.to},
-    "tmft.pretraining.pretraining_loop": {"made_ahead": one_at_a_time},
     "tmft.metrics": {"best_threshold": every_cut},
     "tmft.optimizers": {
         "OccurringWords": lambda *_: None,  # all word embeddings are trained
@@ -81,7 +76,6 @@ REPLACEMENTS = {
         "copied_behind": iter,
         "fast_encoding": lambda *_: nullcontext(),
         "list_modules": lambda model: [*model.modules()],
-        "made_ahead": one_at_a_time,
         "prepare_for_fork": lambda: None,
     },
     "tmft.models.families": {"no_init_weights": nullcontext},

@@ -29,9 +29,8 @@ from tmft.loop import Recipe
 from tmft.optimizers import OPTIMIZERS, MixedPrecision, linear_schedule_with_warmup, parameter_groups
 from tmft.pretraining.causal_lm import CausalLM, NextTokens
 from tmft.pretraining.corpus import SentenceSampler, TokenizedCorpus, held_out_split
-from tmft.pretraining.masking import LabeledBatch, Masking
+from tmft.pretraining.masking import Masking
 from tmft.pretraining.token_heads import MaskedLM, ReplacedTokenDetection, means_from_sums, objective_name
-from tmft.speed.overlap import made_ahead
 from tmft.training.checkpointing import START_AGAIN, TrainingCheckpoint, check_log_entry
 
 PretrainingObjective = MaskedLM | ReplacedTokenDetection | CausalLM
@@ -134,16 +133,6 @@ def pretrain(
         }
     yield from log
     checkpoint.restore()
-
-    def make_step(step: int) -> tuple[list[LabeledBatch], int, int]:
-        """Return the batches of a step, the number of labels in them, and that of the step's tokens."""
-        sentences = corpus.select(sampler.step_indices(step))
-        rng = np.random.default_rng([seed, step])
-        batch_sizes = split_size(len(sentences), recipe.batch_size)
-        batches = masking.make_batches(sentences, rng, batch_sizes, recipe.max_length, rank, world_size)
-        return *batches, len(sentences.tokens)
-
-    made_steps = made_ahead(make_step, range(first_step, num_steps), device)
     ddp_model = DistributedDataParallel(model) if world_size > 1 else model
     log_time, log_tokens = time.perf_counter(), tokens
     start_time = log_time - seconds
@@ -171,7 +160,12 @@ def pretrain(
                 break
 
             model.train()
-            batches, num_labels, num_tokens = next(made_steps)
+            sentences = corpus.select(sampler.step_indices(step))
+            rng = np.random.default_rng([seed, step])
+            batch_sizes = split_size(len(sentences), recipe.batch_size)
+            batches, num_labels = masking.make_batches(
+                sentences, rng, batch_sizes, recipe.max_length, rank, world_size
+            )
             set_seed(device, seed, step, rank)  # for dropout and for the sampled tokens
             optimizer.zero_grad()
             for batch in batches:
@@ -182,7 +176,7 @@ def pretrain(
                 ):
                     with amp:
                         batch_sums = ddp_model(batch.to(device))
-                        loss = model.loss(batch_sums, max(num_labels, 1), num_tokens)
+                        loss = model.loss(batch_sums, max(num_labels, 1), len(sentences.tokens))
                     amp.backward(loss * world_size)  # because DistributedDataParallel averages the gradients
                 batch_sums = {name: value.detach().double() for name, value in batch_sums.items()}
                 sums = {name: value + sums.get(name, 0) for name, value in batch_sums.items()}
@@ -190,7 +184,7 @@ def pretrain(
             if amp.step(optimizer):
                 scheduler.step()
 
-            tokens += num_tokens
+            tokens += len(sentences.tokens)
             bar.update()
             if (step + 1) % LOG_EVERY == 0 or (step + 1) % save_steps == 0 or step + 1 == num_steps:
                 check_finite_loss(sums, step + 1)

@@ -1,22 +1,21 @@
-"""Let the CPU prepare the next batch, and a GPU compute the last one, at the same time.
+"""Let the CPU prepare the next batch while a GPU computes.
 
 A GPU computes what it was given while the CPU goes on, unless the CPU has to wait: for a copy from ordinary
 memory, or for a result. On a CPU all this changes nothing.
+
+A thread that prepares batches in the background was tried and left out. On an H100 with 16 cores, packing in
+it encoded 4 to 6 % more sentences a second, and packing and tokenizing in it 30 % fewer, because Python runs
+one thread at a time.
 """
 
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
-from itertools import chain, islice
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 Item = TypeVar("Item")
-Result = TypeVar("Result")
-BATCHES_AHEAD = 2  # made in the background before they are needed
 
 
 def copy_to(tensor: Tensor, device: torch.device) -> Tensor:
@@ -36,32 +35,6 @@ def kept_constant(device: torch.device, make: Callable[..., Tensor], *arguments:
     """Return make(*arguments) on a device, the same tensor in each call."""
     with torch.inference_mode(False):  # it may be needed in training, too
         return make(*arguments).to(device)
-
-
-def made_ahead(
-    make: Callable[[Item], Result], items: Iterable[Item], device: torch.device
-) -> Iterator[Result]:
-    """Yield make(item) for each item, in their order.
-
-    For a GPU they are made in a background thread, BATCHES_AHEAD of them before they are needed. device: that
-    computes with them; a CPU has no core to spare, so that each is made when it is needed.
-    """
-    items = iter(items)
-    first = [] if device.type == "cpu" else list(islice(items, 2))
-    if len(first) < 2:  # a single one needs no thread
-        yield from map(make, chain(first, items))
-        return
-    pending: deque[Future[Result]] = deque()
-    pool = ThreadPoolExecutor(max_workers=1)
-    try:
-        for item in chain(first, items):
-            pending.append(pool.submit(make, item))
-            if len(pending) > BATCHES_AHEAD:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def copied_behind(results: Iterable[tuple[Item, Tensor]]) -> Iterator[tuple[Item, Tensor]]:
