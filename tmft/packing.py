@@ -26,6 +26,7 @@ from tmft.speed.bin_packing import bin_pack
 from tmft.speed.overlap import copy_to
 
 PACKED_LENGTH = 64  # tokens in a row
+ROWS_MULTIPLE = 4  # of the rows of a training batch on a GPU, where few shapes are faster
 
 
 @dataclass

@@ -20,9 +20,8 @@ from tmft.data import Examples, labels_to_targets, shuffle_into_batches
 from tmft.errors import InputError
 from tmft.loss import Objective
 from tmft.metrics import METRICS, compute_metrics, correlation_metrics
-from tmft.packing import TokenizedCorpus, pack
+from tmft.packing import ROWS_MULTIPLE, PackedBatch, TokenizedCorpus, pack
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.speed.cuda_graphs import ROWS_MULTIPLE, CudaGraphs
 from tmft.tasks import Task
 
 
@@ -93,18 +92,15 @@ class PackedEmbedder(Embedder):
     """Embeds a batch directly: packs its sentences into rows without padding, then encodes and pools them.
 
     On a GPU the number of rows is a multiple of ROWS_MULTIPLE, so that few shapes occur.
-    cuda_graphs: replay the passes of shapes that come again (speed/cuda_graphs.py); on a GPU only.
     """
 
-    def __init__(self, model: SentenceEncoder, cuda_graphs: bool = False):
-        super().__init__(model)
-        is_on_gpu = self.device.type == "cuda"
-        self.embed = CudaGraphs(model) if cuda_graphs and is_on_gpu else model
-        self.rows_multiple = ROWS_MULTIPLE if is_on_gpu else 1
-
     def __call__(self, batch: Batch) -> Tensor:
-        packed = pack(batch.token_ids, rows_multiple=self.rows_multiple)
-        return self.embed(packed.to(self.device))
+        rows_multiple = 1 if self.device.type == "cpu" else ROWS_MULTIPLE
+        return self.embed(pack(batch.token_ids, rows_multiple=rows_multiple).to(self.device))
+
+    def embed(self, batch: PackedBatch) -> Tensor:
+        """Return the embeddings of a packed batch, (S, D) float32."""
+        return self.model(batch)
 
 
 @dataclass

@@ -23,6 +23,7 @@ from tmft.loop import Recipe, fit
 from tmft.loss import CosineMSE
 from tmft.models.families import FAMILIES, config_from_dict, random_encoder
 from tmft.packing import PackedBatch
+from tmft.speed.cuda_graphs import GraphedEmbedder
 from tmft.speed.occurring_words import OccurringWords
 from tmft.training_task import PackedEmbedder, TrainingTask
 
@@ -120,12 +121,13 @@ class Work:
         recipe = Recipe(epochs=epochs, batch_size=self.size, precision=precision)
 
         def run():
+            embed = (GraphedEmbedder if cuda_graphs else PackedEmbedder)(model)
             with ExitStack() as stack:
                 for change in (words, *changes):
                     stack.enter_context(change)
                 examples = Examples(self.texts, self.scores)
                 task = TrainingTask(self.task, CosineMSE(), {"train": examples, "dev": few})
-                *_, epoch = fit(model, task, recipe, 0, PackedEmbedder(model, cuda_graphs))
+                *_, epoch = fit(model, task, recipe, 0, embed)
             return 1000 * self.size / epoch.pairs_per_second
 
         return run
@@ -447,7 +449,7 @@ def bench_techniques(args) -> None:
     def every_word(embeddings, *_):
         return OccurringWords(embeddings, [list(range(embeddings.word.num_embeddings))])
 
-    def one_sentence_per_row(sentences, *_):
+    def one_sentence_per_row(sentences, *_, **__):
         T = max(map(len, sentences))
         ids, numbers, positions = (torch.zeros(len(sentences), T, dtype=torch.long) for _ in range(3))
         for s, sentence in enumerate(sentences):

@@ -16,6 +16,7 @@ from tmft.loss import CosineMSE
 from tmft.metrics import f1, threshold_metrics
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import TASKS
+from tmft.training_task import PackedEmbedder
 
 
 def one_row_each(lengths: np.ndarray, T: int) -> tuple[np.ndarray, np.ndarray]:
@@ -63,7 +64,6 @@ REPLACEMENTS = {
     },
     "tmft.device": {"limit_threads": lambda: None},
     "tmft.packing": {"bin_pack": one_row_each, "copy_to": Tensor.to},
-    "tmft.training_task": {"CudaGraphs": None, "ROWS_MULTIPLE": 1},  # used on a GPU
     "tmft.pretraining.masking": {"copy_to": Tensor.to},
     "tmft.metrics": {"best_threshold": every_cut},
     "tmft.optimizers": {
@@ -71,7 +71,11 @@ REPLACEMENTS = {
         "fast_matmul": nullcontext,
         "raise_malloc_threshold": lambda: None,
     },
-    "tmft.runs.train_run": {"describe_threads": lambda: "", "describe_slowdown": lambda speeds: ""},
+    "tmft.runs.train_run": {
+        "GraphedEmbedder": PackedEmbedder,
+        "describe_threads": lambda: "",
+        "describe_slowdown": lambda speeds: "",
+    },
     "tmft.sentence_encoder": {
         "copied_behind": iter,
         "fast_encoding": lambda *_: nullcontext(),
@@ -158,8 +162,8 @@ def test_without_speed_losses_and_embeddings_are_the_same(model_type, tmp_path, 
     without_speed = losses_and_embeddings(tmp_path)
     everything = {name for replacements in REPLACEMENTS.values() for name in replacements} - CONSTANTS
     norms = {"t5": "RMSNorm", "qwen3": "RMSNorm", "gemma3_text": "rms_norm"}
-    elsewhere = {"limit_threads", "describe_threads", "describe_slowdown"}  # in commands
-    elsewhere |= {"copy_to", "CudaGraphs", "ROWS_MULTIPLE"}  # on a GPU
+    # in commands, or on a GPU
+    elsewhere = {"limit_threads", "describe_threads", "describe_slowdown", "GraphedEmbedder", "copy_to"}
     if model_type not in ("deberta-v2", "qwen3", "gemma3_text"):
         elsewhere |= {"constant_on"}
     assert used == everything - elsewhere - ({"RMSNorm", "rms_norm"} - {norms.get(model_type)})

@@ -33,6 +33,7 @@ from tmft.runs.run_folder import (
 )
 from tmft.runs.run_result import fine_tuning_result, format_provenance, save_heads, write_result
 from tmft.sentence_encoder import SentenceEncoder
+from tmft.speed.cuda_graphs import GraphedEmbedder
 from tmft.speed.threads import describe_slowdown, describe_threads
 from tmft.students.quantized_weights import QuantizedWeights
 from tmft.training.all_layers import AllLayersEmbedder
@@ -146,7 +147,8 @@ def assemble_training(
     gradient_surgery = GRADIENT_SURGERY[recipe.gradient_surgery]
     is_split = bool(recipe.mini_batch_size) or (processes is not None and processes.world_size > 1)
     # Both keep gradients for longer than a CUDA graph leaves them as they are.
-    embed: Embedder = PackedEmbedder(model, recipe.cuda_graphs and not (is_split or gradient_surgery))
+    has_graphs = recipe.cuda_graphs and not (is_split or gradient_surgery)
+    embed: Embedder = GraphedEmbedder(model) if has_graphs else PackedEmbedder(model)
     callbacks: list[Callback] = []
     if recipe.quantization:
         callbacks.append(QuantizedWeights(model, recipe.quantization))

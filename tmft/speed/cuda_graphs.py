@@ -2,8 +2,8 @@
 
 A GPU computes the kernels of a small batch faster than Python can start them. A CUDA graph records the
 kernels of a pass once. A replay starts all of them at once, on the same memory, into which the next batch is
-copied before. So a graph fits batches of one shape; `pack` makes few shapes if the number of rows is rounded
-up to a multiple of ROWS_MULTIPLE.
+copied before. So a graph fits batches of one shape; there are few shapes, because PackedEmbedder rounds the
+number of rows up to a multiple of ROWS_MULTIPLE.
 
 The embeddings and gradients are those of passes that are computed as usual, to the last bit, because the same
 kernels run in the same order, and torch lets a replay draw the random numbers of dropout that would have been
@@ -18,6 +18,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -28,10 +29,10 @@ from torch.func import functional_call
 from tmft.device import get_rng_state, set_rng_state
 from tmft.packing import PackedBatch
 from tmft.speed.prepacked_weights import list_modules
+from tmft.training_task import PackedEmbedder
 
 log: logging.Logger = logging.getLogger("tmft")
 
-ROWS_MULTIPLE = 4
 # Batches of more positions, B * T, are computed as usual: their kernels take longer than it takes to start
 # them, and each batch has another shape.
 MAX_POSITIONS = 8192
@@ -42,6 +43,17 @@ TOLERANCE = 1e-4
 
 # Takes a function of no arguments, which computes on a GPU, and returns a function that computes it again.
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
+
+
+class GraphedEmbedder(PackedEmbedder):
+    """Embeds a batch as PackedEmbedder; on a GPU, the passes of shapes that come again are replayed."""
+
+    @cached_property
+    def graphs(self) -> "CudaGraphs":
+        return CudaGraphs(self.model)
+
+    def embed(self, batch: PackedBatch) -> Tensor:
+        return self.model(batch) if self.device.type == "cpu" else self.graphs(batch)
 
 
 class CudaGraphs:
