@@ -93,7 +93,9 @@ def test_another_activation_is_refused():
 
 
 def test_narrow_embeddings_are_refused():
-    with pytest.raises(InputError, match="BERT has no linear map from 12 to 24 after the embeddings"):
+    with pytest.raises(
+        InputError, match="format gguf: BERT has no linear map from 12 to 24 after the embeddings"
+    ):
         FORMATS["gguf"].prepare(tiny_model())
     assert require_gguf_support(to_bert(tiny_model(embedding_size=24)))
 

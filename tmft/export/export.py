@@ -71,10 +71,10 @@ class ExportFormat:
     graph_pattern: str = ""
 
 
-def to_bert(model: SentenceEncoder) -> SentenceEncoder:
+def to_bert(model: SentenceEncoder, format: str = "bert") -> SentenceEncoder:
     """Return a BERT with the weights and embeddings of an ELECTRA, a RoBERTa or a DistilBERT.
 
-    It is meant for servers that support BERT only.
+    It is meant for servers that support BERT only. format: the one that needs a BERT, for messages.
     If the embedding size of an ELECTRA differs from its hidden size, it has a linear map W x + b after the
     embeddings, which BERT lacks. In a model of 0 layers this map can follow the pooling instead, because the
     mean of W x + b is W mean(x) + b. With layers, or with a pooling that is no mean, InputError is raised; so
@@ -82,16 +82,15 @@ def to_bert(model: SentenceEncoder) -> SentenceEncoder:
     """
     encoder, model_type = model.encoder, model.encoder.config.model_type
     if reason := FAMILIES[model_type].bert_incompatible:
-        problem = f"format bert: {model_type} cannot be stored as BERT ({reason})"
+        problem = f"format {format}: {model_type} cannot be stored as BERT ({reason})"
         raise InputError(f"{problem}: choose sentence-transformers or onnx", "format")
     config, weights = convert_to_bert(encoder)
     projection: list[nn.Module] = []
     widths = config.embedding_size, config.hidden_size
     if widths[0] != widths[1]:
         if encoder.layers or model.layers is not None or model.pooling not in AVERAGING_POOLINGS:
-            problem = (
-                f"format bert: BERT has no linear map from {widths[0]} to {widths[1]} after the embeddings"
-            )
+            problem = f"format {format}: BERT has no linear map from {widths[0]} to {widths[1]} after the"
+            problem += " embeddings"
             poolings = ", ".join(AVERAGING_POOLINGS)
             remedy = f"choose sentence-transformers or onnx, or `layer` 0 with one of the poolings {poolings}"
             raise InputError(f"{problem}: {remedy}", "format", "layer")
@@ -110,7 +109,7 @@ def to_bert(model: SentenceEncoder) -> SentenceEncoder:
 def prepare_compact(model: SentenceEncoder) -> SentenceEncoder:
     """Return a model that encode.py of the compact format computes: the same one, or a BERT."""
     family = FAMILIES[model.encoder.config.model_type]
-    return require_compact_support(model if family.has_numpy_encoder else to_bert(model))
+    return require_compact_support(model if family.has_numpy_encoder else to_bert(model, "compact"))
 
 
 def load_tmft(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
@@ -169,7 +168,7 @@ FORMATS = {
         graph_pattern=ENCODER_FILE,
     ),
     "gguf": ExportFormat(
-        lambda model: require_gguf_support(to_bert(model)),
+        lambda model: require_gguf_support(to_bert(model, "gguf")),
         write_gguf,
         open_gguf,
         ("float32", "float16"),
