@@ -63,9 +63,9 @@ def test_a_frozen_encoder_gives_what_it_would_give_each_time():
 
 def test_a_frozen_encoder_reads_each_sentence_once(monkeypatch):
     model = tiny_model(untrained=True)
-    reads, tokenized, tokenize_to_corpus = [], [], model.tokenize_to_corpus
+    reads, tokenized, tokenized_blocks = [], [], model.tokenized_blocks
     monkeypatch.setattr(
-        model, "tokenize_to_corpus", lambda *args: tokenized.append(args[0]) or tokenize_to_corpus(*args)
+        model, "tokenized_blocks", lambda *args: tokenized.append(args[0]) or tokenized_blocks(*args)
     )
     model.encoder.register_forward_hook(lambda module, inputs, output: reads.append(model.training))
     train(-1, model, epochs=5)
