@@ -46,14 +46,14 @@ Capture = Callable[[Callable[[], None]], Callable[[], None]]
 
 
 class GraphedEmbedder(PackedEmbedder):
-    """Embeds a batch as PackedEmbedder; on a GPU, the passes of shapes that come again are replayed."""
+    """Embeds a batch as PackedEmbedder; with CUDA, the passes of shapes that come again are replayed."""
 
     @cached_property
     def graphs(self) -> "CudaGraphs":
         return CudaGraphs(self.model)
 
     def embed(self, batch: PackedBatch) -> Tensor:
-        return self.model(batch) if self.device.type == "cpu" else self.graphs(batch)
+        return self.graphs(batch) if self.device.type == "cuda" else self.model(batch)
 
 
 class CudaGraphs:

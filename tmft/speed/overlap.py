@@ -40,12 +40,12 @@ def kept_constant(device: torch.device, make: Callable[..., Tensor], *arguments:
 def copied_behind(results: Iterable[tuple[Item, Tensor]]) -> Iterator[tuple[Item, Tensor]]:
     """Yield (item, tensor) of the results with the tensor on the CPU, in their order.
 
-    Each tensor of a GPU is copied while the GPU computes the next one.
+    With CUDA each tensor is copied while the GPU computes the next one.
     """
     last: tuple[Item, Tensor, torch.cuda.Event] | None = None
     for item, tensor in results:
-        if tensor.device.type == "cpu":
-            yield item, tensor
+        if tensor.device.type != "cuda":
+            yield item, tensor.cpu()
             continue
         copy = tensor.to("cpu", non_blocking=True)  # into pinned memory
         copied = torch.cuda.current_stream(tensor.device).record_event()
