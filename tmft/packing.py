@@ -8,7 +8,8 @@ in packed rows of 64 tokens it is 94 %. This is a row of 10 positions with two s
       0   1  2    3     4     0   1    2     3     0        position_ids: they restart in each sentence
 
 An ordinary padded batch is the special case in which each row has one sentence. To encode many sentences,
-length_bucketed_batches chooses which of them share a batch.
+length_bucketed_batches chooses which of them share a batch, or uniform_batches, if the last bits of an
+embedding must not depend on the other sentences.
 Letters in this file: N sentences in a corpus, S sentences of a batch, n tokens of these S sentences together,
 B rows of a batch, T tokens in a row.
 """
@@ -26,6 +27,7 @@ from tmft.speed.bin_packing import bin_pack
 from tmft.speed.overlap import copy_to
 
 PACKED_LENGTH = 64  # tokens in a row
+UNIFORM_POSITIONS = 512  # in a batch of uniform_batches
 ROWS_MULTIPLE = 4  # of the rows of a training batch on a GPU, where few shapes are faster
 
 
@@ -178,16 +180,24 @@ def pack(
 
 
 def pack_arrays(
-    tokens: np.ndarray, lengths: np.ndarray, T: int, pad_id: int, rows_multiple: int = 1
+    tokens: np.ndarray,
+    lengths: np.ndarray,
+    T: int,
+    pad_id: int,
+    rows_multiple: int = 1,
+    one_row_each: bool = False,
 ) -> tuple[PackedBatch, np.ndarray]:
     """Return a packed batch of S sentences that are stored in one array, one after the other.
 
     tokens: (n,) int64, token ids. lengths: (S,) int64, the number of tokens of each sentence; they sum to n,
-    and none is larger than T. pad_id, rows_multiple: see `pack`.
+    and none is larger than T. pad_id, rows_multiple: see `pack`. one_row_each: give each sentence a row of
+    its own, in their order.
     The result is (batch, index). index: (n,) int64, the position of each token in the flattened batch, which
     is row * T + column.
     """
-    row, column = bin_pack(lengths, T)  # (S,) each: where the first token of a sentence is
+    row, column = bin_pack(
+        np.full_like(lengths, T) if one_row_each else lengths, T
+    )  # (S,): of its first token
     B = row.max(initial=0) + 1  # one row of padding if there is no sentence
     B += -B % rows_multiple
     starts = lengths.cumsum() - lengths  # (S,): where a sentence begins in `tokens`
@@ -239,3 +249,17 @@ def length_bucketed_batches(
         batch = rest[first::num_batches]
         num_tokens = max(1, int(lengths[batch].sum()))  # a row has a position, also without a token
         yield batch, min(packed_length, num_tokens)
+
+
+def uniform_batches(lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int, int]]:
+    """Yield (indices, row_length, num_rows) for each batch, whose shape depends on no other sentence.
+
+    lengths: (N,), the number of tokens of each sentence. Each sentence is to get a row of its own; its length
+    is the next multiple of 8 tokens, at least 8. A batch has only rows of one length, always as many as fit
+    into 512 positions, or one. If there are fewer sentences than rows, copies of them are to fill it up.
+    """
+    row_lengths = np.maximum(8, -(-lengths // 8) * 8)
+    for row_length in np.unique(row_lengths).tolist():
+        indices, num_rows = np.flatnonzero(row_lengths == row_length), max(1, UNIFORM_POSITIONS // row_length)
+        for start in range(0, len(indices), num_rows):
+            yield indices[start : start + num_rows], row_length, num_rows

@@ -31,8 +31,15 @@ from tmft.embedding.prompts import (
 from tmft.embedding.similarity import SIMILARITIES, to_matrix
 from tmft.embedding.token_weights import TokenWeights, make_token_weights
 from tmft.encoder import BaseEncoder
-from tmft.errors import InputError, check_choice, check_range, short_repr
-from tmft.packing import PACKED_LENGTH, PackedBatch, TokenizedCorpus, length_bucketed_batches, pack_arrays
+from tmft.errors import MAX_COUNT, InputError, check_choice, check_range, short_repr
+from tmft.packing import (
+    PACKED_LENGTH,
+    PackedBatch,
+    TokenizedCorpus,
+    length_bucketed_batches,
+    pack_arrays,
+    uniform_batches,
+)
 from tmft.pooling import check_pooling_excludes, parse_pooling, pooling_functions
 from tmft.speed.overlap import copied_behind
 from tmft.speed.prepacked_weights import fast_encoding, list_modules
@@ -75,6 +82,8 @@ class SentenceEncoder(nn.Module):
     similarity_fn_name: how `similarity` compares embeddings: "cosine", "dot", "euclidean" or "manhattan".
     token_weights: the weights of tokens in mean pooling (set_token_weights sets them); None if all tokens
         have the same weight.
+
+    reproducible, which is not saved: True if `encode` is to be reproducible in every call.
     card_data: what the model card says about its training; None if nothing is known.
 
     Raises InputError if the encoder lacks one of the layers or what the pooling needs, if the tokenizer has
@@ -89,6 +98,7 @@ class SentenceEncoder(nn.Module):
     layers: tuple[int, ...] | None
     pooling: str
     head_modules: nn.Sequential
+    reproducible: bool = False
 
     def __init__(
         self,
@@ -393,6 +403,7 @@ class SentenceEncoder(nn.Module):
         device: str | None = None,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
+        reproducible: bool = False,
     ) -> np.ndarray | Tensor:
         """Return the embeddings of sentences, (N, D) float32; a single string gives a vector, (D,).
 
@@ -407,6 +418,9 @@ class SentenceEncoder(nn.Module):
         number that the model has in self.truncate_dim, or all. If the model ends with Normalize, the length
         of an embedding that was truncated is below 1, unless normalize_embeddings is given.
         normalize_embeddings: scale each embedding to unit length, after truncate_dim has been applied.
+        reproducible: on one kind of CPU, give each sentence the same bytes in any call, whatever sentences
+        are encoded with it, in any order and with any number of threads. This takes longer, most of all for
+        a single sentence. model.reproducible = True has the same effect for every call.
         batch_size: ignored, because batches are filled up to a number of tokens, not of sentences; accepted
         so that code written for sentence-transformers runs.
         output_value, precision, device: accepted for the same reason, but a TypeError is raised for any value
@@ -440,7 +454,7 @@ class SentenceEncoder(nn.Module):
         token_ids = self.tokenize_to_corpus(texts, prompt)
         num_excluded = self.num_excluded_tokens(prompt)
         forward = partial(self.forward, truncate_dim=truncate_dim, num_excluded=num_excluded)
-        embeddings = self.embed_token_ids(token_ids, forward, bool(show_progress_bar))
+        embeddings = self.embed_token_ids(token_ids, forward, bool(show_progress_bar), reproducible)
         check_finite_embeddings(embeddings, texts)
         if normalize_embeddings:
             embeddings = F.normalize(embeddings, dim=-1)
@@ -506,31 +520,35 @@ class SentenceEncoder(nn.Module):
         token_ids: Sequence[Sequence[int]] | TokenizedCorpus,
         forward: Callable[[PackedBatch], Tensor] | None = None,
         show_progress_bar: bool = False,
+        reproducible: bool = False,
     ) -> Tensor:
         """Return the embeddings of N tokenized sentences: (N, D) float32, on the CPU, in input order.
 
         token_ids: the result of tokenize or of tokenize_to_corpus. forward: what is computed instead, a
         function of a packed batch of S sentences with a result (..., S, D), such as forward_all_layers; the
         result is then (..., N, D).
-        show_progress_bar: draw a progress bar on stderr, if it is a terminal.
+        show_progress_bar: draw a progress bar on stderr, if it is a terminal. reproducible: as in `encode`.
         Dropout is off and no gradients are computed. Sentences with the same tokens are computed once. This
         saves time, and their embeddings are then equal to the last bit; otherwise the last bits could depend
-        on the place of a sentence in its batch.
+        on the place of a sentence in its batch, unless reproducible is given.
         """
         if len(token_ids) == 0:
             return self.embed_token_ids([[self.tokenizer.pad_id]], forward)[..., :0, :]
         prepare_for_fork()
+        reproducible = reproducible or self.reproducible
         forward = self if forward is None else forward
         corpus, index = TokenizedCorpus.from_sentences(token_ids).distinct()  # index of each sentence in it
         embeddings: Tensor | None = None
         hidden_size = self.encoder.config.hidden_size
+        num_tokens = MAX_COUNT if reproducible else len(corpus.tokens)  # on it depends which library computes
         bar = progress_bar(len(corpus), "sentences", show_progress_bar, desc="encode")
-        with bar, self.evaluation_mode(), fast_encoding(self.encoder, len(corpus.tokens), hidden_size):
-            computed = ((indices, forward(batch)) for indices, batch in self.packed_batches(corpus))
+        with bar, self.evaluation_mode(), fast_encoding(self.encoder, num_tokens, hidden_size):
+            batches = self.packed_batches(corpus, reproducible)
+            computed = ((indices, forward(batch)) for indices, batch in batches)
             for indices, output in copied_behind(computed):
                 if embeddings is None:
                     embeddings = output.new_empty(*output.shape[:-2], len(corpus), output.shape[-1])
-                embeddings[..., indices, :] = output
+                embeddings[..., indices, :] = output[..., : len(indices), :]
                 bar.update(len(indices))
         assert embeddings is not None  # there is a sentence
         return embeddings if len(corpus) == len(token_ids) else embeddings[..., index, :]
@@ -547,18 +565,30 @@ class SentenceEncoder(nn.Module):
             for module in training_modules:
                 module.training = True
 
-    def packed_batches(self, corpus: TokenizedCorpus) -> Iterator[tuple[np.ndarray, PackedBatch]]:
+    def packed_batches(
+        self, corpus: TokenizedCorpus, reproducible: bool = False
+    ) -> Iterator[tuple[np.ndarray, PackedBatch]]:
         """Yield pairs (indices, batch): a packed batch on the model's device, and which sentences it holds.
 
         indices: (S,), sentence s of the batch is corpus[indices[s]]; batches are formed by length, so the
-        sentences are not in their original order.
+        sentences are not in their original order. reproducible: the batches are uniform_batches, which may
+        have more sentences than indices, copies that fill them up.
         """
+        lengths = np.diff(corpus.offsets)
+        if reproducible:
+            for indices, row_length, num_rows in uniform_batches(lengths):
+                filled = np.resize(indices, num_rows)
+                tokens = corpus.select(filled).tokens.astype(np.int64)
+                batch, _ = pack_arrays(
+                    tokens, lengths[filled], row_length, self.tokenizer.pad_id, one_row_each=True
+                )
+                yield indices, batch.to(self.device)
+            return
         tokens_per_batch, max_scores = 16384, 2**62
         if self.device.type == "cpu":
             tokens_per_batch = 2048
             # scores of 1 MiB for each head: above 32 MiB in all, the system clears the memory of each result
             max_scores = 2**20 // self.dtype.itemsize
-        lengths = np.diff(corpus.offsets)
         batches = length_bucketed_batches(lengths, tokens_per_batch, PACKED_LENGTH, max_scores)
         for indices, packed_length in batches:
             tokens = corpus.select(indices).tokens.astype(np.int64)

@@ -219,6 +219,7 @@ CHANGES = {
     "pooling": lambda model: setattr(model, "pooling", "cls"),
     "max_length": lambda model: setattr(model, "max_length", 5),
     "precision": lambda model: model.bfloat16(),
+    "reproducible": lambda model: setattr(model, "reproducible", True),
     "dimensions": lambda model: keep_first_dimensions(model, 8),
     "tokenizer": lambda model: model.tokenizer.special_tokens.update(mask_token="[OTHER]"),
 }

@@ -99,6 +99,9 @@ def add_embedding_options(p: CommandLineParser, precision: bool = True) -> None:
                            "float32 and bfloat16; int8: load the weights in float32, then round those of the "
                            "layers to 8 bits, for CPUs with VNNI instructions; not with --dtype; default: "
                            "as --dtype says")
+        group.add_argument("--reproducible", action="store_true", help="on one kind of CPU, embed a sentence "
+                           "with the same bytes whatever is embedded with it, in any order and with any "
+                           "number of threads, which takes longer; default: the last digits may differ")
 # fmt: on
 
 
@@ -131,7 +134,10 @@ def load_model(
             model.set_token_weights("no-prompt")  # the saved weights are those of a prompt of another length
     if args.truncate_dim is not None:
         keep_first_dimensions(model, args.truncate_dim)
-    return static_model_from_text(model, read_sentences(args.static_from)) if args.static_from else model
+    if args.static_from:
+        model = static_model_from_text(model, read_sentences(args.static_from))
+    model.reproducible = getattr(args, "reproducible", False)
+    return model
 
 
 def load_mean_pooling_model(args: Namespace) -> SentenceEncoder:

@@ -43,6 +43,7 @@ def model_record(model: SentenceEncoder, prompt: str | None = None) -> dict[str,
         "max_length": model.max_length,
         "precision": precision,
         "tokenizer": digest(tokenizer.backend.to_str() + to_json(tokenizer_settings)),
+        **({"reproducible": True} if model.reproducible else {}),
     }
 
 
