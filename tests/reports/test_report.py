@@ -183,6 +183,11 @@ def test_a_score_of_few_examples_comes_with_its_error(count, points, tmp_path):
     line = f"\ntest has {count} examples: by chance, a score of so few is about {points} points off"
     assert summary.endswith(line) if points else "examples" not in summary
     assert "examples" not in sweep_summaries([path.parent], ["dev"])[0]
+    content["settings"]["task"]["metric"] = "teacher_cosine"
+    for split in ("dev", "test"):
+        content[split] = {"pairs": count, "teacher_cosine": 0.9}
+    path.write_text(json.dumps(content))
+    assert "examples" not in sweep_summaries([path.parent])[0]
 
 
 def test_a_copy_of_a_run_folder_is_not_one_more_seed(runs, capsys):

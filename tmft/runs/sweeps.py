@@ -21,6 +21,7 @@ from tmft.errors import sanitize, short_repr
 from tmft.io.files import is_file
 from tmft.io.formatting import MAX_NAME_LENGTH, mean_and_std, text_bar, text_table
 from tmft.io.paths import PACKAGE_DATA
+from tmft.metrics import is_computed_on_text
 from tmft.runs.result_json import RESULT_FILE, read_result
 from tmft.runs.run_folder import first_difference
 from tmft.runs.run_result import find_score, list_score_names
@@ -310,7 +311,8 @@ def sweep_summaries(folders: list[Path], splits: Sequence[str] = ("dev", "test")
     """Return the name and the `layer_table` of each sweep among the finished runs in these folders.
 
     splits: those whose scores are shown. A split of few examples has a line that says what its score is
-    worth: of N examples, a correlation has a standard error of 1 / sqrt(N), an accuracy of half as much.
+    worth: of N examples, a correlation has a standard error of 1 / sqrt(N), an accuracy of half as much; a
+    mean cosine to a teacher, which differs little from text to text, has none of this.
     """
     paths = [path for folder in folders if is_file(path := folder / RESULT_FILE)]
     sweeps = group_into_sweeps([(path, read_result(path.parent)) for path in paths])
@@ -319,7 +321,8 @@ def sweep_summaries(folders: list[Path], splits: Sequence[str] = ("dev", "test")
         lines = ["", sanitize(sweep.name, MAX_NAME_LENGTH), layer_table(sweep, splits)]
         run = next(iter(sweep.layers.values()))[0]
         for split in splits:
-            if 0 < (count := run[split].get("pairs", 0)) < FEW_EXAMPLES:
+            count = run[split].get("pairs", 0)
+            if 0 < count < FEW_EXAMPLES and not is_computed_on_text(sweep.metric):
                 error = f"about {100 / math.sqrt(count):.0f} points"
                 lines.append(f"{split} has {count} examples: by chance, a score of so few is {error} off")
         summaries.append("\n".join(lines))
