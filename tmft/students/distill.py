@@ -13,6 +13,7 @@ student` for narrow ones; docs/students.md has what each kind of student reaches
 """
 
 import re
+import shlex
 import sys
 from collections.abc import Iterable
 from copy import deepcopy
@@ -143,7 +144,8 @@ def distill(
             text = "; these are random words: real text brings it nearer to its teacher" if no_text else ""
             student.load_report = f"distilled from {name}: {cosine}{text}"
     print(f"{student.load_report}; next: student.save_pretrained(FOLDER), and", file=sys.stderr)
-    print(f"python -m tmft evaluate {name} FOLDER --task sts, which compares the two", file=sys.stderr)
+    compare = f"python -m tmft evaluate {shlex.quote(teacher.source or 'TEACHER')} FOLDER --task sts"
+    print(f"{compare}, which compares the two", file=sys.stderr)
     kind = "lines, most of them of random words," if no_text else "lines"
     vocab_sizes = [f"{model.encoder.config.vocab_size:,}" for model in (student, teacher)]
     student.card_data = ModelCardData(
