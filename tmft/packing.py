@@ -170,7 +170,7 @@ def pack(
     [[0, 1, 2, 3, 0, 1, 2, 0]]
     """
     sizes = [len(sentence) for sentence in token_ids]
-    if sizes == [packed_length]:  # one sentence without padding, a third of the time that arrays take
+    if sizes == [packed_length] and rows_multiple == 1:  # one sentence, in a third of the time
         input_ids = torch.tensor(token_ids, dtype=torch.int64)
         return PackedBatch(input_ids, torch.ones_like(input_ids), torch.arange(packed_length)[None], 1)
     lengths = np.array(sizes)
@@ -195,9 +195,8 @@ def pack_arrays(
     The result is (batch, index). index: (n,) int64, the position of each token in the flattened batch, which
     is row * T + column.
     """
-    row, column = bin_pack(
-        np.full_like(lengths, T) if one_row_each else lengths, T
-    )  # (S,): of its first token
+    # (S,) each: where the first token of a sentence is
+    row, column = bin_pack(np.full_like(lengths, T) if one_row_each else lengths, T)
     B = row.max(initial=0) + 1  # one row of padding if there is no sentence
     B += -B % rows_multiple
     starts = lengths.cumsum() - lengths  # (S,): where a sentence begins in `tokens`

@@ -37,6 +37,7 @@ from tmft.packing import (
     PackedBatch,
     TokenizedCorpus,
     length_bucketed_batches,
+    pack,
     pack_arrays,
     uniform_batches,
 )
@@ -583,6 +584,10 @@ class SentenceEncoder(nn.Module):
                     tokens, lengths[filled], row_length, self.tokenizer.pad_id, one_row_each=True
                 )
                 yield indices, batch.to(self.device)
+            return
+        if len(corpus) == 1:  # the batch is what it would be below, in fewer steps
+            batch = pack([corpus[0]], max(1, len(corpus.tokens)), self.tokenizer.pad_id)
+            yield np.zeros(1, dtype=np.int64), batch.to(self.device)
             return
         tokens_per_batch, max_scores = 16384, 2**62
         if self.device.type == "cpu":
