@@ -39,6 +39,7 @@ TESTS = {
         "tests/checkpoints/test_any_st_folder.py",
     ],
     "tmft/pooling.py": ["tests/test_pooling.py"],
+    "tmft/speed/cuda_graphs.py": ["tests/speed/test_cuda_graphs.py"],
     "tmft/losses/multiple_negatives.py": ["tests/losses/test_multiple_negatives.py"],
     "tmft/metrics.py": ["tests/test_metrics.py"],
     "tmft/data.py": ["tests/test_data.py", "tests/runs/test_run_inputs.py"],
