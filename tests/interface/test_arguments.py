@@ -60,6 +60,7 @@ REFUSED_BY_FINE_TUNE = {
     "all_layers": [*NO_TEXT, "meen"],
     "matryoshka_dims": [5, "8", (8, 3), (0, 3), (3, 3), (-1,), (True,), (1.5,), ("8",)],
     "quantization": [*NO_TEXT, "int3"],
+    "cuda_graphs": NO_FLAG,
     # FineTuningConfig
     "init": [*NO_TEXT, None, "randomly"],
     "keep_layers": [1, "0,1", (), (1, 0), (-1,), (True,), (0.0, 1.0)],
