@@ -220,7 +220,7 @@ def test_gradients_of_two_batches_add_up_and_unused_weights_have_none():
         torch.manual_seed(count)
         graphs(BATCH).sum().backward()
     kept = [weight.grad.clone() for weight in model.encoder.parameters()]
-    assert model.unused.grad is None
+    assert model.unused.grad is None and all(graphs.passes.values())
     model.zero_grad()
     for count in (1, 2):
         torch.manual_seed(count)
@@ -273,6 +273,21 @@ def test_what_keeps_gradients_for_longer_has_no_graphs(changes, is_graphed):
     _, embed, _ = assemble_training(model, tasks, FineTuningRecipe(**changes))
     embed = getattr(embed, "embed", embed) if "mini_batch_size" in changes else embed
     assert isinstance(embed, GraphedEmbedder) == is_graphed
+
+
+def test_autocast_keeps_no_weights_of_a_captured_pass_and_goes_on_keeping_others(caplog):
+    seen = []
+
+    def capture(function):
+        seen.append(torch.is_autocast_cache_enabled())
+        return compute_again(function)
+
+    graphs = CudaGraphs(tiny_model().train(), capture)
+    with torch.autocast("cpu", torch.bfloat16):
+        for _ in range(2):
+            graphs(BATCH)
+        assert torch.is_autocast_cache_enabled()
+    assert seen == [False, False] and not caplog.records
 
 
 def test_a_callback_sees_the_gradients_of_a_replayed_step():
