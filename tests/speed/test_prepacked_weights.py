@@ -155,6 +155,20 @@ def replace_query(model):
     change_in_place(attention.query)
 
 
+def share_numbers(model):
+    """Replace a weight by one with the same address, and change one number until it has the same version."""
+    up = model.encoder.layers[0].feed_forward.up
+    version = up.weight._version
+    up.weight = nn.Parameter(up.weight.data)
+    while up.weight._version < version:
+        up.weight[3, 5].add_(9)
+
+
+def exchange_projections(model):
+    attention = model.encoder.layers[0].attention
+    attention.project = lambda hidden: SelfAttention.project(attention, hidden)[::-1]
+
+
 def negate_key(model):
     key = model.encoder.layers[0].attention.key
     key.forward = lambda x: -nn.functional.linear(x, key.weight, key.bias)
@@ -187,7 +201,9 @@ CHANGES = {
     "a hook": lambda model: model.encoder.layers[0].attention.query.register_forward_hook(
         lambda module, inputs, output: -output
     ),
+    "a parameter with the same numbers": share_numbers,
     "a method of the caller": negate_key,
+    "a method of an attention": exchange_projections,
 }
 
 
