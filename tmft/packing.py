@@ -262,3 +262,34 @@ def uniform_batches(lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int, int]
         indices, num_rows = np.flatnonzero(row_lengths == row_length), max(1, UNIFORM_POSITIONS // row_length)
         for start in range(0, len(indices), num_rows):
             yield indices[start : start + num_rows], row_length, num_rows
+
+
+def pack_densely(
+    corpus: TokenizedCorpus, pad_id: int, tokens_per_batch: int, max_scores: int
+) -> Iterator[tuple[np.ndarray, PackedBatch]]:
+    """Yield (indices, batch) for the batches of length_bucketed_batches.
+
+    indices: (S,), sentence s of the batch is corpus[indices[s]]. The other parameters are those of `pack` and
+    length_bucketed_batches.
+    """
+    if len(corpus) == 1:  # the batch is what it would be below, in fewer steps
+        yield np.zeros(1, dtype=np.int64), pack([corpus[0]], max(1, len(corpus.tokens)), pad_id)
+        return
+    lengths = np.diff(corpus.offsets)
+    batches = length_bucketed_batches(lengths, tokens_per_batch, PACKED_LENGTH, max_scores)
+    for indices, row_length in batches:
+        tokens = corpus.select(indices).tokens.astype(np.int64)
+        yield indices, pack_arrays(tokens, lengths[indices], row_length, pad_id)[0]
+
+
+def pack_uniformly(corpus: TokenizedCorpus, pad_id: int) -> Iterator[tuple[np.ndarray, PackedBatch]]:
+    """Yield (indices, batch) for the batches of uniform_batches, filled up with copies of their sentences.
+
+    indices: (S,), sentence s of the batch is corpus[indices[s]]; the copies come after these S. pad_id: see
+    `pack`.
+    """
+    lengths = np.diff(corpus.offsets)
+    for indices, row_length, num_rows in uniform_batches(lengths):
+        filled = np.resize(indices, num_rows)
+        tokens = corpus.select(filled).tokens.astype(np.int64)
+        yield indices, pack_arrays(tokens, lengths[filled], row_length, pad_id, one_row_each=True)[0]

@@ -32,15 +32,7 @@ from tmft.embedding.similarity import SIMILARITIES, to_matrix
 from tmft.embedding.token_weights import TokenWeights, make_token_weights
 from tmft.encoder import BaseEncoder
 from tmft.errors import MAX_COUNT, InputError, check_choice, check_range, short_repr
-from tmft.packing import (
-    PACKED_LENGTH,
-    PackedBatch,
-    TokenizedCorpus,
-    length_bucketed_batches,
-    pack,
-    pack_arrays,
-    uniform_batches,
-)
+from tmft.packing import PackedBatch, TokenizedCorpus, pack_densely, pack_uniformly
 from tmft.pooling import check_pooling_excludes, parse_pooling, pooling_functions
 from tmft.speed.overlap import copied_behind
 from tmft.speed.prepacked_weights import fast_encoding, list_modules
@@ -575,29 +567,16 @@ class SentenceEncoder(nn.Module):
         sentences are not in their original order. reproducible: the batches are uniform_batches, which may
         have more sentences than indices, copies that fill them up.
         """
-        lengths = np.diff(corpus.offsets)
-        if reproducible:
-            for indices, row_length, num_rows in uniform_batches(lengths):
-                filled = np.resize(indices, num_rows)
-                tokens = corpus.select(filled).tokens.astype(np.int64)
-                batch, _ = pack_arrays(
-                    tokens, lengths[filled], row_length, self.tokenizer.pad_id, one_row_each=True
-                )
-                yield indices, batch.to(self.device)
-            return
-        if len(corpus) == 1:  # the batch is what it would be below, in fewer steps
-            batch = pack([corpus[0]], max(1, len(corpus.tokens)), self.tokenizer.pad_id)
-            yield np.zeros(1, dtype=np.int64), batch.to(self.device)
-            return
         tokens_per_batch, max_scores = 16384, 2**62
         if self.device.type == "cpu":
             tokens_per_batch = 2048
             # scores of 1 MiB for each head: above 32 MiB in all, the system clears the memory of each result
             max_scores = 2**20 // self.dtype.itemsize
-        batches = length_bucketed_batches(lengths, tokens_per_batch, PACKED_LENGTH, max_scores)
-        for indices, packed_length in batches:
-            tokens = corpus.select(indices).tokens.astype(np.int64)
-            batch, _ = pack_arrays(tokens, lengths[indices], packed_length, self.tokenizer.pad_id)
+        if reproducible:
+            batches = pack_uniformly(corpus, self.tokenizer.pad_id)
+        else:
+            batches = pack_densely(corpus, self.tokenizer.pad_id, tokens_per_batch, max_scores)
+        for indices, batch in batches:
             yield indices, batch.to(self.device)
 
     # -------------------------------------------------------------------------------------------------- adapt

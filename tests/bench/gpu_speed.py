@@ -517,7 +517,7 @@ def encode_in_batches(model: SentenceEncoder, ids: TokenizedCorpus, tokens_per_b
     def batches(lengths, _, packed_length, max_scores):
         return length_bucketed_batches(lengths, tokens_per_batch, packed_length, max_scores)
 
-    with patch("tmft.sentence_encoder.length_bucketed_batches", batches):
+    with patch("tmft.packing.length_bucketed_batches", batches):
         model.embed_token_ids(ids)
 
 
