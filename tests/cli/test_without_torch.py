@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT, assert_same_embeddings
 
 from tmft import SentenceEncoder
-from tmft.io.packages import TORCH_PACKAGES
+from tmft.io.packages import TORCH_PACKAGES, missing_packages
 
 TEXT = "A man plays the guitar."
 NEEDS = "needs torch, safetensors, scipy: pip install -r requirements.txt"
@@ -70,3 +70,10 @@ def test_what_needs_torch_says_so_in_one_line(code, argv, exit_code, line):
 def test_only_what_is_absent_is_named():
     done = run(TMFT, "train", absent=("scipy",))
     assert done.stderr == "tmft train: this command needs scipy: pip install -r requirements.txt\n"
+
+
+def test_outside_a_clone_the_packages_themselves_are_to_be_installed(monkeypatch):
+    """Not tmft, whose name somebody else could take on a package index."""
+    monkeypatch.setattr("tmft.io.packages.IS_INSTALLED", True)
+    monkeypatch.setattr("tmft.io.packages.find_spec", lambda name: None if name != "scipy" else sys)
+    assert missing_packages("x") == "x needs torch, safetensors: pip install torch safetensors"

@@ -11,5 +11,6 @@ TORCH_PACKAGES = ("torch", "safetensors", "scipy")
 def missing_packages(user: str) -> str:
     """Return that `user` needs those of TORCH_PACKAGES that are not installed; "" if none is missing."""
     missing = [name for name in TORCH_PACKAGES if find_spec(name) is None]
-    command = 'pip install "tmft[torch]"' if IS_INSTALLED else "pip install -r requirements.txt"
-    return f"{user} needs {', '.join(missing)}: {command}" if missing else ""
+    # not tmft[torch]: tmft is on no package index, where others could take the name
+    packages = " ".join(missing) if IS_INSTALLED else "-r requirements.txt"
+    return f"{user} needs {', '.join(missing)}: pip install {packages}" if missing else ""
