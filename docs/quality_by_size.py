@@ -15,7 +15,8 @@ DOCS = Path(__file__).resolve().parent
 WIDTH, HEIGHT = 1000, 400
 LEFT, RIGHT, TOP, BOTTOM = 60, 976, 84, 340  # the axes
 LOWEST, HIGHEST = 75.4, 80  # quality at the bottom and the top of the axes
-SIZES = (2, 5, 10, 20, 50, 100)  # marks of the horizontal axis, in MB
+SMALLEST, LARGEST = 0.6, 350  # megabytes at the left and the right end
+SIZES = (1, 2, 5, 10, 20, 50, 100)  # marks of the horizontal axis, in MB
 LINE_HEIGHT = 18
 SUBTITLE = "Mean Spearman × 100 on seven similarity data sets. Open marks: made by others, measured by us."
 BLUE, GRAY, INK = "#0b63b0", "#6b7076", "#1b1d20"
@@ -79,13 +80,13 @@ def figure(models: list[Model]) -> str:
         parts.append(text(x(size), BOTTOM + 22, f"{size}", anchor="middle"))
     parts.append(text(RIGHT, HEIGHT - 12, "megabytes of files", anchor="end"))
     for model, label_y in zip(models, label_heights(models), strict=True):
-        parts += point(model, label_y)
+        parts += point(model, label_y, models)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
 def x(megabytes: float) -> float:
     """Return where a size is, on a logarithmic axis."""
-    share = math.log(megabytes / SIZES[0] * 1.15) / math.log(SIZES[-1] / SIZES[0] * 2.7)
+    share = math.log(megabytes / SMALLEST) / math.log(LARGEST / SMALLEST)
     return LEFT + (RIGHT - LEFT) * share
 
 
@@ -104,14 +105,19 @@ def label_heights(models: list[Model]) -> list[float]:
     return [heights[model] for model in models]
 
 
-def point(model: Model, label_y: float) -> list[str]:
-    """Return the mark and the label of a model."""
+def point(model: Model, label_y: float, models: list[Model]) -> list[str]:
+    """Return the mark and the label of a model, which is on the left where it would cover another mark."""
     at, height, color = x(model.megabytes), y(model.quality), BLUE if model.is_ours else GRAY
     fill = color if model.is_ours else "#ffffff"
     below = ", below ↓" if model.quality < LOWEST else ""
     label = f"{model.name}: {model.quality:.2f}{below}"
     mark = f'<circle cx="{at:.1f}" cy="{height:.1f}" r="6" fill="{fill}" stroke="{color}" stroke-width="2"/>'
-    return [mark, text(at + 12, label_y + 5, label, color=color, bold=model.is_ours)]
+    is_covered = any(
+        0 < x(other.megabytes) - at < 12 + 7 * len(label) and abs(y(other.quality) - label_y) < 14
+        for other in models
+    )
+    side, anchor = (-12, "end") if is_covered else (12, "start")
+    return [mark, text(at + side, label_y + 5, label, color=color, anchor=anchor, bold=model.is_ours)]
 
 
 def text(
