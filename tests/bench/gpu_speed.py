@@ -602,6 +602,19 @@ def pretrain(bench) -> dict:
     return result
 
 
+def pretraining_round(bench, path: Path, model, corpus, masking, recipe, precision: str):
+    """Return a round of pre-training, in tokens per second. path: beside it is the training checkpoint."""
+    process, recipe = single_process(bench.device), replace(recipe, precision=precision)
+
+    def run() -> float:
+        checkpoint = TrainingCheckpoint(path.with_name("state.pt"), {}, process)
+        *_, last = pretrain_fit(model, corpus, masking, recipe, 0, process, checkpoint)
+        checkpoint.remove()
+        return last.tokens_per_second
+
+    return run
+
+
 def time_replaced_tokens(bench, path: Path, size: int, steps: int) -> dict:
     """Time replaced token detection from random weights. size: sentences per step."""
     hyperparameters = PretrainingRecipe(
@@ -616,19 +629,8 @@ def time_replaced_tokens(bench, path: Path, size: int, steps: int) -> dict:
     torch.manual_seed(0)
     model = ReplacedTokenDetection(config, 0.25, random_encoder(config)).to(bench.device)
 
-    def ours(precision: str) -> Callable[[], float]:
-        process = single_process(bench.device)
-
-        def run() -> float:
-            checkpoint = TrainingCheckpoint(path.with_name("state.pt"), {}, process)
-            changed = replace(hyperparameters, precision=precision)
-            *_, last = pretrain_fit(model, corpus, masking, changed, 0, process, checkpoint)
-            checkpoint.remove()
-            return last.tokens_per_second
-
-        return run
-
-    peers, _ = make_peers({"tmft bf16": partial(ours, "bf16")}, [], bench.device)
+    round_of = partial(pretraining_round, bench, path, model, corpus, masking, hyperparameters)
+    peers, _ = make_peers({"tmft bf16": partial(round_of, "bf16")}, [], bench.device)
     flop = 6 * matrix_entries(model)
     return in_turns(peers, "tokens/s", 8.0, 1 if bench.small else 3) | {"flop": flop}
 
@@ -643,23 +645,13 @@ def time_pretraining(bench, ckpt: Path, path: Path, size: int, steps: int, skipp
     corpus = tokenize_files([path], tokenizer, recipe.max_length)
     device = bench.device.type
 
-    def ours(precision: str) -> Callable[[], float]:
-        def run() -> float:
-            process = single_process(bench.device)
-            checkpoint = TrainingCheckpoint(path.with_name("state.pt"), {}, process)
-            changed = replace(recipe, precision=precision)
-            *_, last = pretrain_fit(model, corpus, masking, changed, 0, process, checkpoint)
-            checkpoint.remove()
-            return last.tokens_per_second
-
-        return run
-
     def theirs() -> Callable[[], float]:
         quiet_transformers()
         return transformers_mlm(ckpt, corpus, steps, size, device, True)
 
     makers = {"transformers bf16": theirs}
-    makers |= {f"tmft {precision}": partial(ours, precision) for precision in PRECISIONS}
+    round_of = partial(pretraining_round, bench, path, model, corpus, masking, recipe)
+    makers |= {f"tmft {precision}": partial(round_of, precision) for precision in PRECISIONS}
     peers, _ = make_peers(makers, skipped, bench.device)
     timings = in_turns(peers, "tokens/s", 8.0, 1 if bench.small else 3)
     # logits of the whole vocabulary are computed for the masked tokens only

@@ -68,11 +68,10 @@ class CudaGraphs:
     from then on, and a line is logged.
     """
 
-    capture: Capture
+    capture: Capture | None
 
     def __init__(self, model: nn.Module, capture: Capture | None = None):
-        self.model = model
-        self.capture = capture or GraphCapture()
+        self.model, self.capture = model, capture
         self.passes: dict[Any, CapturedPasses | None] = {}  # shape -> passes; None: seen once
         self.state: list[Any] | None = None  # the result of current_state for which the passes were captured
         self.parameters: dict[str, nn.Parameter] = {}  # those that are trained, by name
@@ -127,6 +126,7 @@ class CudaGraphs:
         device = batch.input_ids.device
         states = get_rng_state(device)
         try:
+            self.capture = self.capture or GraphCapture(device)
             usual = self.usual_results(batch)
             passes = CapturedPasses(self.model, self.parameters, self.gradients, batch, self.capture)
             set_rng_state(device, states)
@@ -191,17 +191,17 @@ def relative_difference(results: list[Tensor], usual: list[Tensor]) -> float:
 
 
 class GraphCapture:
-    """Captures functions as CUDA graphs, all of which use the same memory, one after the other."""
+    """Captures functions as CUDA graphs, all of which use the same memory of a GPU, one after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device):
         self.pool = torch.cuda.graph_pool_handle()
-        self.stream = torch.cuda.Stream()
+        self.stream = torch.cuda.Stream(device)
 
     def __call__(self, function: Callable[[], None]) -> Callable[[], None]:
         """Capture a function, which is called but computes nothing; return the replay."""
         graph, generator = torch.cuda.CUDAGraph(), torch.cuda.default_generators[self.stream.device_index]
         state = generator.clone_state()
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(self.stream.device)
         was_enabled = gc.isenabled()
         gc.disable()  # it could free another graph, which would end this capture
         try:
@@ -218,7 +218,7 @@ class GraphCapture:
         finally:
             if was_enabled:
                 gc.enable()
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(self.stream.device)
         return graph.replay
 
 
