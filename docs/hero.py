@@ -8,12 +8,16 @@ ours. The SVG is written by hand, so that it needs no package and its text stays
 
 import json
 import statistics
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
+sys.path[:0] = [str(DOCS)]
+
+from svg import BLUE, GRAY, GREEN, INK, RED, opening, text  # noqa: E402
+
 WIDTH, HEIGHT = 1000, 420
-BLUE, RED, GREEN, GRAY, INK = "#0b63b0", "#bf4a00", "#0a7d55", "#6b7076", "#1b1d20"
 
 
 def main() -> None:
@@ -41,11 +45,7 @@ def hero() -> str:
         f"next word by {clm[clm_best] - clm[8]:.1f}."
     )
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
-        f'height="{HEIGHT}" '
-        'role="img" aria-labelledby="title description" font-family="Helvetica, Arial, sans-serif">',
-        f'<title id="title">{title}</title><desc id="description">{description}</desc>',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
+        *opening(WIDTH, HEIGHT, title, description),
         text(24, 34, title, size=21, bold=True),
         *method(24, 70),
         *chart(
@@ -185,23 +185,6 @@ def chart(
                 text(right, y(scores[-1]) + 20, f"{scores[-1]:.1f}", anchor="end", color=color, bold=True)
             )
     return parts
-
-
-def text(
-    x: float,
-    y: float,
-    content: str,
-    anchor: str = "start",
-    size: float = 14,
-    color: str = INK,
-    bold: bool = False,
-) -> str:
-    """Return a line of text."""
-    weight = ' font-weight="bold"' if bold else ""
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="{color}"{weight}>'
-        f"{content}</text>"
-    )
 
 
 if __name__ == "__main__":

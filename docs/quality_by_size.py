@@ -7,11 +7,18 @@ A row of the table is a point. The SVG is written by hand, so that it needs no p
 
 import math
 import re
+import sys
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 DOCS = Path(__file__).resolve().parent
+sys.path[:0] = [str(DOCS)]
+
+import svg  # noqa: E402
+from svg import BLUE, GRAY, INK, opening  # noqa: E402
+
 WIDTH, HEIGHT = 1000, 400
 LEFT, RIGHT, TOP, BOTTOM = 60, 976, 84, 340  # the axes
 LOWEST, HIGHEST = 75.4, 80  # quality at the bottom and the top of the axes
@@ -19,7 +26,7 @@ SMALLEST, LARGEST = 0.6, 350  # megabytes at the left and the right end
 SIZES = (1, 2, 5, 10, 20, 50, 100)  # marks of the horizontal axis, in MB
 LINE_HEIGHT = 18
 SUBTITLE = "Mean Spearman × 100 on seven similarity data sets. Open marks: made by others, measured by us."
-BLUE, GRAY, INK = "#0b63b0", "#6b7076", "#1b1d20"
+text = partial(svg.text, size=15, color=GRAY)
 
 
 class Model(NamedTuple):
@@ -64,11 +71,7 @@ def figure(models: list[Model]) -> str:
         f"{model.name}: {model.quality:.2f} with {model.megabytes:g} MB" for model in models
     )
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
-        f'height="{HEIGHT}" '
-        'role="img" aria-labelledby="title description" font-family="Helvetica, Arial, sans-serif">',
-        f'<title id="title">{title}</title><desc id="description">{description}</desc>',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
+        *opening(WIDTH, HEIGHT, title, description),
         text(24, 34, title, size=21, color=INK, bold=True),
         text(24, 60, SUBTITLE),
     ]
@@ -118,23 +121,6 @@ def point(model: Model, label_y: float, models: list[Model]) -> list[str]:
     )
     side, anchor = (-12, "end") if is_covered else (12, "start")
     return [mark, text(at + side, label_y + 5, label, color=color, anchor=anchor, bold=model.is_ours)]
-
-
-def text(
-    at: float,
-    height: float,
-    words: str,
-    size: int = 15,
-    color: str = GRAY,
-    anchor: str = "start",
-    bold: bool = False,
-) -> str:
-    """Return a text element."""
-    weight = ' font-weight="bold"' if bold else ""
-    return (
-        f'<text x="{at:.1f}" y="{height:.1f}" font-size="{size}" text-anchor="{anchor}" '
-        f'fill="{color}"{weight}>{words}</text>'
-    )
 
 
 if __name__ == "__main__":

@@ -328,7 +328,9 @@ class DebertaEncoder(BaseEncoder):
         positions = self.rel_embeddings.weight[first : last + 1]
         if self.rel_norm is not None:
             positions = self.rel_norm(positions)
-        return positions, constant_on(positions.device, distance_index, T, self.config) - first
+        if positions.device.type != "cpu":
+            index = constant_on(positions.device, distance_index, T, self.config)
+        return positions, index - first
 
     def iter_hidden_states(
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None

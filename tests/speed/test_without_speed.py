@@ -164,7 +164,7 @@ def test_without_speed_losses_and_embeddings_are_the_same(model_type, tmp_path, 
     norms = {"t5": "RMSNorm", "qwen3": "RMSNorm", "gemma3_text": "rms_norm"}
     # in commands, or on a GPU
     elsewhere = {"limit_threads", "describe_threads", "describe_slowdown", "GraphedEmbedder", "copy_to"}
-    if model_type not in ("deberta-v2", "qwen3", "gemma3_text"):
+    if model_type not in ("qwen3", "gemma3_text"):  # a DeBERTa needs it on a GPU alone
         elsewhere |= {"constant_on"}
     assert used == everything - elsewhere - ({"RMSNorm", "rms_norm"} - {norms.get(model_type)})
     assert losses == pytest.approx(without_speed[0], rel=1e-4) and losses[1] < losses[0]

@@ -49,7 +49,7 @@ class ClassHead(Objective):
 
     prediction_type = "class"
 
-    # Returns the logits of the classes, (P, C). Parameters: one tensor (P, D) for each text of an example.
+    # A function that returns the logits of the classes, (P, C), of one tensor (P, D) for each text.
     logits: Callable[..., Tensor]
 
     def forward(self, *embeddings_and_target: Tensor) -> Tensor:

@@ -176,9 +176,8 @@ def search_blocks(
         for block in batched(corpus):
             stored = read_embeddings(start, start + len(block)) if read_embeddings else None
             found = [{hit.text for hit in hits} for hits in best]
-            indices: dict[
-                str, int
-            ] = {}  # distinct texts that are new to a query -> their indices in the block
+            # distinct texts that are new to a query -> their indices in the block
+            indices: dict[str, int] = {}
             for index, text in enumerate(block):
                 if text.strip() and not all(text in texts for texts in found):
                     indices.setdefault(text, index)
