@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from conftest import PAIRS, ROOT, tiny_model
 
+import evaluate
 from tmft import InputError, Predictor, SentenceEncoder, fine_tune
+from tmft.cli import grid_command
 from tmft.cli import predict_command as predict
 from tmft.interface.fine_tuning import FineTuningResult
 from tmft.runs.predictions import read_predictions
@@ -64,6 +66,34 @@ def test_what_is_predicted_is_what_the_run_scored_on_test(objective, runs):
         assert labels == [classes[index] for index in probabilities.argmax(1)]
     assert labels == [classes[int(index)] for index in expected]
     assert classes == sorted({label for *_, label in TRAINED[objective][0]})
+
+
+@pytest.mark.parametrize("objective", [*TRAINED, "multiple_negatives_ranking"])
+def test_files_with_the_examples_of_test_are_scored_as_they_were_in_python(objective, runs, tmp_path):
+    if objective in TRAINED:
+        result, rows = runs[objective], TRAINED[objective][0]
+    else:
+        anchors, rows = [(a, b) for a, b, _ in SCORE_ROWS], SCORE_ROWS * 2
+        settings = {"output_dir": tmp_path / "runs", "objective": objective, "layer": 1}
+        result = fine_tune(tiny_model(), anchors, rows, rows, **SETTINGS, **settings)
+    [settings] = (run["settings"]["task"] for [run] in result.sweep.layers.values())
+    label = "label" if settings["classes"] else "score"
+    header = ["text", label] if len(rows[0]) == 2 else ["sentence1", "sentence2", label]
+    (tmp_path / "test.tsv").write_text("\n".join("\t".join(map(str, row)) for row in [header, *rows]))
+    result.save_pretrained(tmp_path / "saved")
+    evaluate.main([str(tmp_path / "saved"), "--data", str(tmp_path), "--json", str(tmp_path / "scores")])
+    [scores] = json.loads((tmp_path / "scores").read_text())["layers"].values()
+    expected = result.sweep.layers[result.layer][0]["test"]
+    assert scores == {"data": pytest.approx(expected, abs=1e-6)}
+
+    for command in (evaluate, grid_command):
+        with pytest.raises(InputError) as error:
+            command.main([str(tmp_path / "saved")])
+        problem = "saved was trained on examples given in Python, which it does not keep: name a folder"
+        assert (
+            f"{problem} with a test.tsv of such examples as --data, or a --task"
+            in error.value.as_cli_message()
+        )
 
 
 def test_a_classifier_that_was_trained_knows_its_classes(runs):

@@ -186,10 +186,11 @@ def tasks_from_args(
     """Return {name: Task} for the tasks chosen by --task and --data.
 
     If neither is given, they are the tasks that `run` was trained on, or else those named in `default`. With
-    --data alone, the files of its folder are scored as the task named in `default`.
+    --data alone, the files of its folder are scored as the task named in `default`, or as the examples that
+    were given in Python to the run.
     """
-    if run and run.task_settings and args.task is None and args.data is None:
-        return run.tasks(args.data_root, args.score_range)
+    if run and run.task_settings and args.task is None and (args.data is None or run.has_given_examples):
+        return run.tasks(args.data, args.data_root, args.score_range)
     names = expand_groups(args.task or default)
     if args.data is not None and len(names) > 1:
         raise InputError("--data has the files of one task: give one --task, or use --data-root instead")

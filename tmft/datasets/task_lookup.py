@@ -67,6 +67,26 @@ def get_task(
 
     name, _, named_objective = name.partition(":")
     objective, task = named_objective or objective, find_task(name)
+    task = replace_files(task, name, data, data_root, score_range)
+    default_args = task.objective_args if objective in (None, task.objective) else {}
+    task = replace(
+        task,
+        objective=objective or task.objective,
+        metric=selection_metric or task.metric,
+        objective_args=default_args | (objective_args or {}),
+    )
+    validate_task(task)
+    return task
+
+
+def replace_files(
+    task: Task,
+    name: str,
+    data: str | None = None,
+    data_root: str | None = None,
+    score_range: tuple[float, float] | None = None,
+) -> Task:
+    """Return a single task with other files or another range of scores; all as in `get_task`."""
     if data is not None:
         folder = Path(data).resolve()
         if not is_folder(folder):
@@ -93,14 +113,6 @@ def get_task(
                 f"score_range {low:g} {high:g}: the first number must be the smaller one", "score_range"
             )
         task = replace(task, min_score=low, max_score=high)
-    default_args = task.objective_args if objective in (None, task.objective) else {}
-    task = replace(
-        task,
-        objective=objective or task.objective,
-        metric=selection_metric or task.metric,
-        objective_args=default_args | (objective_args or {}),
-    )
-    validate_task(task)
     return task
 
 

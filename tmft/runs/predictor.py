@@ -11,17 +11,13 @@ import torch
 from tmft.checkpoints.model_folder import ST_CONFIG_FILES
 from tmft.errors import InputError, check_choice, short_repr
 from tmft.io.atomic import replacing_files
-from tmft.io.files import reading
 from tmft.loss import Objective
-from tmft.losses.objectives import OBJECTIVES
 from tmft.runs.predictions import PREDICTIONS_FILE
-from tmft.runs.result_json import REMEDY, RESULT_FILE
+from tmft.runs.result_json import RESULT_FILE
 from tmft.runs.run_result import HEAD_FILE, FineTunedRun, save_heads, write_result
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import Task
 from tmft.tokenizer import check_sentences
-
-TASK_FIELDS = ("columns", "classes", "min_score", "max_score", "objective", "metric")
 
 
 class Predictions(NamedTuple):
@@ -81,16 +77,7 @@ class Predictor:
             )
         name = names[0] if task is None else task
         check_choice("task", name, names)
-        settings = run.task_settings[name]
-        with reading(run.folder / RESULT_FILE, REMEDY):
-            trained = Task(
-                "",
-                **{field: settings[field] for field in TASK_FIELDS},
-                objective_args=settings.get("objective_args") or {},
-            )
-            check_choice("objective", trained.objective, OBJECTIVES)
-            if sorted(trained.classes.values()) != [*range(len(trained.classes))]:
-                raise ValueError(f"the classes are {short_repr(dict(trained.classes))}")
+        trained = run.recorded_task(name)
         model = SentenceEncoder.from_pretrained(folder, device=device)
         objective = run.load_objective(name, trained, model.dimensions)
         several = name if len(names) > 1 else ""

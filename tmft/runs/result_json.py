@@ -47,6 +47,7 @@ TASK: dict[str, Any] = {
     "classes": {"*": int},
     "min_score": NUMBER,
     "max_score": NUMBER,
+    "label": str,
     "eval_files": str,
     "objective": str,
     "metric": str,

@@ -24,9 +24,9 @@ from tmft.checkpoints.model_card import ModelCardData, display_name
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.sentence_folder import sentence_model_card
 from tmft.checkpoints.weights import open_safetensors
-from tmft.datasets.task_lookup import get_task
+from tmft.datasets.task_lookup import get_task, replace_files, validate_task
 from tmft.device import choose_precision
-from tmft.errors import InputError, sanitize
+from tmft.errors import InputError, check_choice, sanitize, short_repr
 from tmft.evaluation.evaluators import Evaluation, use_saved_similarity
 from tmft.io.atomic import write_file
 from tmft.io.files import is_file, reading
@@ -42,6 +42,8 @@ from tmft.tasks import Task
 
 MAX_PROVENANCE_LENGTH = 1000  # characters of the origin of the weights in a card
 HEAD_FILE = "head.safetensors"
+GIVEN_EXAMPLES = "data"  # name of the task of a run whose examples were given in Python, by `fine_tune`
+TASK_FIELDS = ("columns", "classes", "min_score", "max_score", "label", "objective", "metric")
 PACKAGES = ("torch", "safetensors", "tokenizers", "huggingface-hub", "numpy", "scipy")
 
 
@@ -96,25 +98,62 @@ class FineTunedRun:
         self.task_settings: dict[str, dict[str, Any]] = {}
         if self.result:
             task = self.result["settings"]["task"]
-            name = (self.arguments.get("task") or "stsb").partition(":")[0]
+            name = (self.arguments.get("task") or GIVEN_EXAMPLES).partition(":")[0]
             self.task_settings = task.get("subtasks") or {name: task}
 
+    @property
+    def has_given_examples(self) -> bool:
+        """Whether the run was trained on examples that were given in Python, and so are in no file."""
+        return [*self.task_settings] == [GIVEN_EXAMPLES]
+
     def tasks(
-        self, data_root: str | None = None, score_range: tuple[float, float] | None = None
+        self,
+        data: str | None = None,
+        data_root: str | None = None,
+        score_range: tuple[float, float] | None = None,
     ) -> dict[str, Task]:
         """Return {name: Task}, each with the objective, metric, hyperparameters and data of the run.
 
-        data_root, score_range: replace those of the run.
+        data, data_root, score_range: replace those of the run.
+        Raises InputError for a run with examples that were given in Python, unless data names files of such
+        examples.
         """
+        if self.has_given_examples:
+            if data is None:
+                raise InputError(
+                    f"{self.folder} was trained on examples given in Python, which it does not keep: name a "
+                    "folder with a test.tsv of such examples as `data`, or a `task`",
+                    "data",
+                    "task",
+                )
+            task = self.recorded_task(GIVEN_EXAMPLES)
+            if not task.label:  # dev and test of anchors and positives are pairs with scores
+                task = Task("", task.min_score, task.max_score, metric=task.metric)
+            validate_task(task)
+            return {GIVEN_EXAMPLES: replace_files(task, GIVEN_EXAMPLES, data, None, score_range)}
         tasks = {}
         with reading(self.folder / RESULT_FILE, REMEDY):
-            data = self.arguments.get("data")
+            data = data or self.arguments.get("data")
             data_root = data_root or self.arguments.get("data_root")
             score_range = score_range or self.arguments.get("score_range")
-            for name, task in self.task_settings.items():
-                settings = task["objective"], task["metric"], task.get("objective_args")
+            for name, recorded in self.task_settings.items():
+                settings = recorded["objective"], recorded["metric"], recorded.get("objective_args")
                 tasks[name] = get_task(name, data, data_root, score_range, *settings)
         return tasks
+
+    def recorded_task(self, task_name: str) -> Task:
+        """Return a task with the columns, classes, scores, objective and metric of the run, without files."""
+        with reading(self.folder / RESULT_FILE, REMEDY):
+            settings = self.task_settings[task_name]
+            task = Task(
+                "",
+                **{field: settings[field] for field in TASK_FIELDS},
+                objective_args=settings.get("objective_args") or {},
+            )
+            check_choice("objective", task.objective, OBJECTIVES)
+            if sorted(task.classes.values()) != [*range(len(task.classes))]:
+                raise ValueError(f"the classes are {short_repr(dict(task.classes))}")
+            return task
 
     def load_objective(self, task_name: str, task: Task, width: int) -> Objective:
         """Return the objective of a task for embeddings of this width, with the head that the run trained."""
