@@ -109,7 +109,7 @@ def test_a_card_takes_the_mean_in_transformers_only_where_the_embedding_is_nothi
 
 
 def test_the_card_of_a_student_names_its_teacher():
-    data = ModelCardData("Scores", base="a/base", teacher="sentence-transformers/all-MiniLM-L6-v2")
+    data = ModelCardData("Scores", base="a/base", teachers=("sentence-transformers/all-MiniLM-L6-v2",))
     card = sentence_model_card(tiny_model(), data)
     assert "A student of sentence-transformers/all-MiniLM-L6-v2, made by tmft." in card
     assert "truncated model fine-tuning" not in card and "A vocabulary of 83 tokens." in card

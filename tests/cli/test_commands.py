@@ -386,7 +386,7 @@ def parser_of(module, monkeypatch) -> CommandLineParser:
 MODEL = {"MODEL", "--prompt", "--static-from"}
 WITHOUT_DEFAULT = {
     train: {
-        *("--help-all", "--init-from", "--text", "--teacher", "--config"),
+        *("--help-all", "--init-from", "--text", "--teacher", "--second-teacher", "--config"),
         *("--from-scratch", "--vocab-size", "--steps", "--save-fp16"),
     },
     evaluate: MODEL

@@ -141,6 +141,21 @@ def test_a_narrow_student_begins_near_its_teacher_and_learns(teacher, lines, tmp
         assert "the first 2 layers" not in card and "A student of mlm, made by tmft." in card
 
 
+def test_a_student_of_two_teachers_is_close_to_the_mean_of_their_cosines(teacher, lines):
+    second = SentenceEncoder.from_pretrained(ROOT / "data/tiny")
+    recipe = Recipe(epochs=2, batch_size=16, lr=1e-3)
+    students = [
+        distill(teacher, lines, 3, recipe=recipe),
+        distill(teacher, lines, 3, recipe=recipe, second_teacher=second),
+    ]
+    embeddings = [model.encode(lines, convert_to_tensor=True) for model in (teacher, second, *students)]
+    cosines = [one @ one.T for one in (F.normalize(one, dim=-1) for one in embeddings)]
+    mean = (cosines[0] + cosines[1]) / 2
+    alone, together = (F.mse_loss(one, mean).item() for one in cosines[2:])
+    assert together < 0.5 * alone, (together, alone)
+    assert "A student of mlm and tiny, made by tmft" in sentence_model_card(students[1])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.linalg
 import torch
 import torch.nn.functional as F
 from conftest import ROOT, SENTENCES, tiny_model, training_task
@@ -20,7 +21,7 @@ from tmft.errors import InputError
 from tmft.loop import Recipe, fit
 from tmft.metrics import teacher_cosine
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.students.distillation_data import normalize_text, teacher_examples
+from tmft.students.distillation_data import combine_embeddings, normalize_text, teacher_examples
 from tmft.students.distillation_loss import EmbeddingDistillation, distillation_loss
 from tmft.tasks import TASKS, Task
 
@@ -154,6 +155,45 @@ def test_embeddings_are_computed_again_only_if_teacher_or_text_change(place, mon
     assert runs == [1, 1]
 
 
+@pytest.fixture
+def two_teachers() -> tuple[torch.Tensor, torch.Tensor]:
+    """Embeddings of 400 texts about 6 topics by a model of 16 dimensions and one of 40, of any length."""
+    generator = torch.Generator().manual_seed(0)
+    topics = torch.randn(400, 6, generator=generator)
+    first, second = (topics @ torch.randn(6, width, generator=generator) for width in (16, 40))
+    return first, second
+
+
+def test_two_teachers_are_combined_into_the_mean_of_their_cosines(two_teachers, monkeypatch):
+    monkeypatch.setattr(distillation_data, "BLOCK_ROWS", 150)  # the last block has fewer
+    combined = combine_embeddings(*two_teachers)
+    assert combined.shape == two_teachers[0].shape and combined.dtype == torch.float32
+    mean = sum(one @ one.T for one in (F.normalize(one, dim=-1) for one in two_teachers)) / 2
+    torch.testing.assert_close(combined @ combined.T, mean, atol=1e-5, rtol=0)  # 12 directions fit into 16
+
+
+def test_combined_embeddings_are_rotated_to_lie_nearest_to_those_of_the_first_teacher(two_teachers):
+    first = F.normalize(two_teachers[0], dim=-1)
+    combined = combine_embeddings(*two_teachers)
+    rotation = scipy.linalg.orthogonal_procrustes(combined.numpy(), first.numpy())[0]
+    nearest = combined @ torch.from_numpy(rotation)
+    assert (combined * first).sum().item() == pytest.approx((nearest * first).sum().item())
+    torch.testing.assert_close(combine_embeddings(5 * first, first), first, atol=1e-5, rtol=0)
+
+
+def test_a_second_teacher_changes_the_labels_and_has_embeddings_of_its_own(place):
+    """Both are kept apart, so that a run with one of them alone finds its embeddings."""
+    tiny_model(num_hidden_layers=2).save_pretrained(place / "other")
+    both = teacher_examples(make_task(place, second_teacher=str(place / "other")), "train", [])
+    assert len(list((place / "data/taught").iterdir())) == 2
+    first = teacher_examples(make_task(place), "train", [])
+    other = teacher_examples(make_task(place, teacher=str(place / "other")), "train", [])
+    assert len(list((place / "data/taught").iterdir())) == 2
+    assert both.texts == first.texts == other.texts
+    expected = combine_embeddings(first.labels, other.labels)
+    torch.testing.assert_close(both.labels, expected)
+
+
 def roll(vectors, lines):
     vectors[:] = np.roll(vectors, 1, axis=0)
     return vectors, lines
@@ -245,6 +285,14 @@ def test_a_teacher_and_a_text_are_all_that_a_run_needs(line, place, capsys):
     assert "spearman" in capsys.readouterr().out
 
 
+def test_the_card_of_a_student_of_two_teachers_names_both(line, place):
+    tiny_model(num_hidden_layers=2).save_pretrained(place / "other")
+    teachers = ["--teacher", str(place / "teacher"), "--second-teacher", str(place / "other")]
+    train.main([*line, *teachers, "--text", str(place / "text.txt")])
+    card = (place / "runs/s-layer2-seed0/README.md").read_text()
+    assert "the embeddings of teacher and other" in card and "A student of teacher and other" in card
+
+
 @pytest.mark.parametrize("has_root", [True, False])
 def test_without_pairs_with_scores_the_model_is_judged_by_its_teacher(
     has_root, line, place, capsys, monkeypatch
@@ -320,6 +368,7 @@ KEEP = ["--teacher", "{t}", "--text", "{x}", "--keep-layers"]
     [
         (["--teacher", "{t}"], "objective distillation: name a --teacher and a --text with sentences"),
         (["--task", "distillation", "--text", "{x}"], "name a --teacher and a --text with sentences"),
+        (["--second-teacher", "{t}"], "--second-teacher has no effect with --objective cosine_mse: remove"),
         (["--text", "{x}"], "--text has no effect with --objective cosine_mse: remove it"),
         (["--teacher", "{t}", "--text", "{x}", "--similarity-weight", "-1"], "--similarity-weight -1.0:"),
         (["--teacher", "{t}", "--text", "{x}", "--batch-size", "1"], "--batch-size 1: distillation compares"),

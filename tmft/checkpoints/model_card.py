@@ -53,7 +53,7 @@ class ModelCardData:
     base: the checkpoint that training started from; None means the one that the model was loaded from.
     scores: tuples (data set, split, metric, score) for the metadata, such as ("stsb", "test", "spearman",
     0.84).
-    teacher: the model whose embeddings were learned; '' if there was none.
+    teachers: the models whose embeddings were learned.
     kept_layers: the layers of the checkpoint that were kept, counted from 0; None: the first ones; (): none,
         the layers of a student are its own.
     full_depth: the number of layers of the checkpoint; None if it is not known.
@@ -62,7 +62,7 @@ class ModelCardData:
     results: str = ""
     base: str | None = None
     scores: tuple[tuple[str, str, str, float], ...] = ()
-    teacher: str = ""
+    teachers: tuple[str, ...] = ()
     kept_layers: tuple[int, ...] | None = None
     full_depth: int | None = None
 
@@ -117,17 +117,17 @@ def format_sentence_model_card(
     elif data.base not in (None, source):
         is_truncated = True
     keeps_first = data.kept_layers in (None, tuple(range(num_layers)))
-    teacher = display_name(data.teacher)
+    teachers = " and ".join(map(display_name, data.teachers))
     if data.kept_layers == ():
-        title = f"Sentence embeddings: a student of {teacher}"
+        title = f"Sentence embeddings: a student of {teachers}"
     elif is_truncated:
         depth = describe_depth(num_layers, None if keeps_first else data.kept_layers)
         title = f"Sentence embeddings from {depth} of {origin}"
     else:
         title = f"Sentence embeddings: {origin}"
     made = "Saved by tmft"
-    if data.teacher:
-        made = f"A student of {teacher}, made by tmft"
+    if data.teachers:
+        made = f"A student of {teachers}, made by tmft"
     elif keeps_first:
         made = "Made by" if is_truncated and data.results else "Saved by tmft, a library for"
         made += " truncated model fine-tuning (Rep, Dukić and Šnajder, Findings of EMNLP 2024)"

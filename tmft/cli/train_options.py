@@ -55,6 +55,7 @@ SYNTAX: dict[str, dict[str, Any]] = {
     "init_from": {"metavar": "RUN"},
     "freeze_layers": {"nargs": "?", "const": -1},
     "teacher": {"metavar": "MODEL"},
+    "second_teacher": {"metavar": "MODEL"},
     "from_scratch": {"metavar": "CONFIG"},
     "rescale_to_labels": {"other_flags": ["--rescale-scores"]},
     "save_fp16": {"default": False},

@@ -312,10 +312,16 @@ def card_data_from_result(result: dict[str, Any], curve: str = "") -> ModelCardD
         fine_tuning_to_markdown(result) + curve,
         "" if is_random else next(checkpoints, ""),
         defined,
-        teacher=task_options.get("teacher") or "",
+        teachers=find_teachers(task_options),
         kept_layers=kept_layers(result),
         full_depth=None if result["provenance"] else result.get("num_hidden_layers"),
     )
+
+
+def find_teachers(task_options: dict[str, Any]) -> tuple[str, ...]:
+    """Return the models whose embeddings a task learns, by its options; () for most tasks."""
+    names = (task_options.get(option) for option in ("teacher", "second_teacher"))
+    return tuple(name for name in names if name)
 
 
 def kept_layers(result: dict[str, Any]) -> tuple[int, ...] | None:
@@ -354,10 +360,11 @@ def fine_tuning_to_markdown(result: dict[str, Any]) -> str:
     if "threshold" in dev:
         note = f"\nA pair is classified as 1 if its cosine is at least {dev['threshold']:.4f}."
     trained = f"Fine-tuned on {data}"
-    if teacher := (settings["task"].get("objective_args") or {}).get("teacher"):
-        texts = ", ".join(Path(name).name for name in settings["task"]["objective_args"]["text"])
-        lines, teacher = escape_markdown(texts), escape_markdown(display_name(teacher))
-        trained = f"Trained to give the lines of {lines} the embeddings of {teacher}"
+    task_options = settings["task"].get("objective_args") or {}
+    if teachers := find_teachers(task_options):
+        lines = escape_markdown(", ".join(Path(name).name for name in task_options["text"]))
+        embeddings = escape_markdown(" and ".join(map(display_name, teachers)))
+        trained = f"Trained to give the lines of {lines} the embeddings of {embeddings}"
     return f"""
 {trained}, starting from {initial_weights}: objective {objective},
 {settings["epochs"]} epochs of batches of {settings["batch_size"]} examples, learning rate {settings["lr"]:g},

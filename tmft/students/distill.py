@@ -34,7 +34,7 @@ from tmft.errors import SEED_RANGE, InputError, check_choice, check_range
 from tmft.io.arguments import check_arguments
 from tmft.loop import Recipe, fit
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.students.distillation_data import MAX_DEV_LINES, deduplicate
+from tmft.students.distillation_data import MAX_DEV_LINES, combine_embeddings, deduplicate
 from tmft.students.distillation_loss import EmbeddingDistillation
 from tmft.students.narrow_models import check_shape, factorize_embeddings, narrow_student
 from tmft.students.quantized_weights import QuantizedWeights
@@ -59,6 +59,7 @@ def distill(
     seed: int = 0,
     quantization: str | None = None,
     embedding_size: int | None = None,
+    second_teacher: str | PathLike[str] | SentenceEncoder | None = None,
 ) -> SentenceEncoder:
     """Return a smaller encoder that has learned to give texts the embeddings that a teacher gives them.
 
@@ -81,6 +82,8 @@ def distill(
         them; None trains with all digits.
     embedding_size: the dimensions of the token embeddings, fewer than the layers have, with a linear map
         after them (`factorize_embeddings`); None keeps them as wide as the layers.
+    second_teacher: another one, that counts as much: the student learns the mean of the cosines of both, in
+        the dimensions of `teacher`, whose layers and tokens it has (`combine_embeddings`).
 
     `student.save_pretrained("student", dtype="float16")` writes half of the bytes of float32, and `export`
     of tmft/export/export.py, with the format compact and the dtype of quantization, an eighth or a quarter.
@@ -95,8 +98,12 @@ def distill(
     check_range("seed", seed, *SEED_RANGE)
     if quantization is not None:
         check_choice("quantization", quantization, NUMBER_RANGES)
-    if not isinstance(teacher, SentenceEncoder):
-        teacher = SentenceEncoder.from_pretrained(teacher)
+    teachers = [
+        one if isinstance(one, SentenceEncoder) else SentenceEncoder.from_pretrained(one)
+        for one in (teacher, second_teacher)
+        if one is not None
+    ]
+    teacher = teachers[0]
     if hidden_size is None:
         kept_layers = space_layers_evenly(layers, len(teacher.encoder.layers))
     else:
@@ -128,7 +135,10 @@ def distill(
     if embedding_size is not None:
         student = factorize_embeddings(student, lines, embedding_size)
 
-    target = torch.as_tensor(teacher.encode(lines, convert_to_tensor=True, show_progress_bar=True))
+    targets = [
+        torch.as_tensor(one.encode(lines, convert_to_tensor=True, show_progress_bar=True)) for one in teachers
+    ]
+    target = combine_embeddings(*targets) if len(targets) == 2 else targets[0]
     num_dev = max(2, min(MAX_DEV_LINES, len(lines) // 100))
     task = replace(TASKS["distillation"], metric="teacher_cosine", eval_files="")
     examples = {
@@ -137,12 +147,12 @@ def distill(
     }
     objective = EmbeddingDistillation(student.dimensions, task)
     callbacks = [QuantizedWeights(student, quantization)] if quantization else []
-    name = teacher.source or "a teacher"
+    names = [one.source or "a teacher" for one in teachers]
     for epoch in fit(student, TrainingTask(task, objective, examples), recipe, seed, callbacks=callbacks):
         if epoch.is_best:  # fit draws a progress bar, and keeps the weights of this epoch
             cosine = f"mean cosine {epoch.dev['teacher_cosine']:.4f} on {num_dev} lines that were held out"
             text = "; these are random words: real text brings it nearer to its teacher" if no_text else ""
-            student.load_report = f"distilled from {name}: {cosine}{text}"
+            student.load_report = f"distilled from {' and '.join(names)}: {cosine}{text}"
     print(f"{student.load_report}; next: student.save_pretrained(FOLDER), and", file=sys.stderr)
     compare = f"python -m tmft evaluate {shlex.quote(teacher.source or 'TEACHER')} FOLDER --task sts"
     print(f"{compare}, which compares the two", file=sys.stderr)
@@ -151,7 +161,7 @@ def distill(
     student.card_data = ModelCardData(
         f"\nTrained to give {len(lines) - num_dev:,} {kind} the embeddings of its teacher: {cosine}.\n"
         f"It has {' of the '.join(vocab_sizes)} tokens of its teacher.\n",
-        teacher=name,
+        teachers=tuple(names),
         kept_layers=student.encoder.kept_layers if hidden_size is None else (),
     )
     return student.eval()

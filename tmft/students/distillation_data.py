@@ -17,6 +17,7 @@ from random import Random
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tmft.data import DATA_FOLDER, Examples
@@ -34,6 +35,7 @@ from tmft.tasks import Task
 CACHE_FOLDER = "taught"  # an old name, kept so that embeddings from earlier versions are found
 KEPT_FILES = ("text.txt", "vectors.npy")  # their digests are in about.json
 REMEDY = "remove the folder, and the embeddings of the teacher are computed again"
+BLOCK_ROWS = 8192  # of the embeddings that are combined at a time
 MAX_DEV_LINES = 2000  # maximal size of dev, and of test, if they are lines of the text
 # A sentence ends with . ! or ? before white space and a capital, an opening quote or a bracket. This is wrong
 # after abbreviations such as Dr., and good enough for text that only has to look like sentences.
@@ -49,6 +51,8 @@ class EmbeddingDistillationConfig:
     teacher: hub id or folder of a sentence encoder. The model learns its embeddings of the lines of `text`.
         If they have D dimensions and those of the model have not, add `projection` D. Dev and test are STS
         benchmark or, with `selection_metric` teacher_cosine, lines of `text` that are not trained on.
+    second_teacher: another one, that counts as much as `teacher`: the model learns embeddings that have the
+        mean of the cosines of both, in the dimensions of `teacher`.
     text: names of the files with the training sentences, one per line.
     max_lines: use N lines of `text`, drawn at random; 0: all.
     similarity_weight: weight of a second loss: the mean squared error of the cosine similarities between the
@@ -56,6 +60,7 @@ class EmbeddingDistillationConfig:
     """
 
     teacher: str = ""
+    second_teacher: str = ""
     text: tuple[str, ...] = ()
     max_lines: int = 0
     similarity_weight: float = 0.0
@@ -75,12 +80,32 @@ def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) 
     excluded_sentences: sentences that must not be among the lines.
 
     The lines are in random order, without duplicates. The labels are a memory-mapped tensor, (N, D) float32.
+    Those of two teachers are combined (see `combine_embeddings`) in memory.
     Embeddings that another run has computed are used again; an interrupted computation is resumed.
     Raises InputError if too few lines are left, or if the embeddings on disk have changed since then.
     """
     config = EmbeddingDistillationConfig(**task.objective_args)
+    dev_lines = MAX_DEV_LINES if is_computed_on_text(task.metric) else 0
+    lines, embeddings = embedded_lines(config.teacher, config, dev_lines, excluded_sentences)
+    if config.second_teacher:
+        _, others = embedded_lines(config.second_teacher, config, dev_lines, excluded_sentences)
+        embeddings = combine_embeddings(embeddings, others)
+    dev_size = min(dev_lines, math.ceil(len(lines) / 100))
+    start, end = {"dev": (0, dev_size), "test": (dev_size, 2 * dev_size), "train": (2 * dev_size, None)}[
+        split
+    ]
+    return Examples((lines[start:end],), embeddings[start:end])
+
+
+def embedded_lines(
+    teacher: str, config: EmbeddingDistillationConfig, dev_lines: int, excluded_sentences: Sequence[str]
+) -> tuple[list[str], Tensor]:
+    """Return the N lines of the text in random order, and the memory-mapped (N, D) embeddings of a teacher.
+
+    dev_lines: the number of lines that dev and test each take away at most.
+    """
     paths = [Path(name) for name in config.text]
-    folder = DATA_FOLDER / CACHE_FOLDER / cache_key(config, paths, excluded_sentences)
+    folder = DATA_FOLDER / CACHE_FOLDER / cache_key(teacher, config, paths, excluded_sentences)
     if not is_file(folder / "text.txt"):
         lines = list(deduplicate(read_nonempty_lines(paths), map(normalize_text, excluded_sentences)))
         Random(0).shuffle(lines)
@@ -90,19 +115,42 @@ def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) 
     if is_complete:
         check_teacher_digests(folder)
     lines = read_kept_lines(folder)
-    dev_size = min(MAX_DEV_LINES, math.ceil(len(lines) / 100)) if is_computed_on_text(task.metric) else 0
-    if len(lines) < 2 + 2 * dev_size:
+    if len(lines) < 2 + 2 * min(dev_lines, math.ceil(len(lines) / 100)):
         raise InputError(
             f"text {' '.join(map(str, paths))}: {len(lines)} lines are left, too few: give a longer text",
             "text",
         )
     if not is_complete:
-        embed_with_teacher(config.teacher, paths, folder, len(lines))
-    embeddings = read_embeddings(folder / "vectors.npy", len(lines))
-    start, end = {"dev": (0, dev_size), "test": (dev_size, 2 * dev_size), "train": (2 * dev_size, None)}[
-        split
-    ]
-    return Examples((lines[start:end],), embeddings[start:end])
+        embed_with_teacher(teacher, paths, folder, len(lines))
+    return lines, read_embeddings(folder / "vectors.npy", len(lines))
+
+
+def combine_embeddings(first: Tensor, second: Tensor) -> Tensor:
+    """Return embeddings, (N, D) float32, whose inner products are nearly the mean cosines of two models.
+
+    first, second: (N, D) and (N, E) float32, embeddings of the same texts by each of the models.
+
+    Embeddings of unit length side by side have these inner products exactly. Their D first principal
+    components, not centered, have them as nearly as D dimensions can. These are rotated to where they lie
+    nearest to the first model's embeddings, so that a student that begins as a part of this model has
+    little to unlearn. Source: the rotation is Schönemann's 1966, a generalized solution of the orthogonal
+    Procrustes problem.
+    """
+
+    def side_by_side(rows: slice) -> Tensor:
+        return torch.cat([F.normalize(first[rows], dim=-1), F.normalize(second[rows], dim=-1)], dim=-1)
+
+    dimensions = first.shape[1]
+    blocks = [slice(start, start + BLOCK_ROWS) for start in range(0, len(first), BLOCK_ROWS)]
+    width = dimensions + second.shape[1]
+    products = torch.zeros(width, width, dtype=torch.float64)
+    for rows in blocks:
+        block = side_by_side(rows)
+        products += block.T @ block
+    components = torch.linalg.eigh(products).eigenvectors[:, -dimensions:]
+    left, _, right = torch.linalg.svd(components.T @ products[:, :dimensions])
+    projection = (components @ left @ right / math.sqrt(2)).float()
+    return torch.cat([side_by_side(rows) @ projection for rows in blocks])
 
 
 def embed_with_teacher(teacher: str, paths: list[Path], folder: Path, num_lines: int) -> None:
@@ -182,25 +230,24 @@ def normalize_text(text: str) -> str:
 
 
 def cache_key(
-    config: EmbeddingDistillationConfig, paths: list[Path], excluded_sentences: Sequence[str]
+    teacher: str, config: EmbeddingDistillationConfig, paths: list[Path], excluded_sentences: Sequence[str]
 ) -> str:
-    """Return the name of the folder for a teacher and a text.
+    """Return the name of the folder for a teacher, one of those of config, and a text.
 
     It depends on the names, sizes and modification times of the files of both, on max_lines and on the
     excluded sentences, so that embeddings are not used again when one of these has changed.
     paths: the files of the text. excluded_sentences: those that are not used for training.
     """
-    teacher = Path(config.teacher)
-    teacher_files = sorted(teacher.rglob("*")) if is_folder(teacher) else []
+    teacher_files = sorted(Path(teacher).rglob("*")) if is_folder(Path(teacher)) else []
     file_states = []
     for path in [*paths, *teacher_files]:
         if is_file(path):
             state = path.stat()
             file_states.append([str(path.absolute()), state.st_size, state.st_mtime_ns])
     content = json.dumps(
-        [config.teacher, config.max_lines, list(map(str, paths)), file_states, list(excluded_sentences)]
+        [teacher, config.max_lines, list(map(str, paths)), file_states, list(excluded_sentences)]
     )
-    name = Path(config.teacher.partition("@")[0]).name
+    name = Path(teacher.partition("@")[0]).name
     return f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 

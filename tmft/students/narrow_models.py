@@ -89,7 +89,8 @@ def narrow_student(
     student = SentenceEncoder(
         encoder, tokenizer, "mean", max_length, [dense, Normalize()], source=teacher.source
     )
-    student.card_data = ModelCardData("\nIt is not trained yet.\n", teacher=teacher.source, kept_layers=())
+    note = "\nIt is not trained yet.\n"
+    student.card_data = ModelCardData(note, teachers=(teacher.source or "a teacher",), kept_layers=())
     return student.eval()
 
 
