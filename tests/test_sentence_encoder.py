@@ -198,7 +198,63 @@ def test_token_weights_that_count_the_tokens_of_a_prompt_fit_prompts_of_its_leng
     assert np.isfinite(model.encode(SENTENCES)).all()
 
 
-REFUSED_CALLS = {
+def set_attribute(name: str, value: object):
+    """A call that sets an attribute of a model, or "NAME[KEY]" of a dict in it, and then encodes."""
+
+    def call(_model: SentenceEncoder) -> None:
+        model = tiny_model()
+        name_of_dict, _, key = name.partition("[")
+        if key:
+            getattr(model, name_of_dict)[key.rstrip("]")] = value
+        else:
+            setattr(model, name, value)
+        model.encode_query(SENTENCES) if key else model.encode(SENTENCES)
+
+    return call
+
+
+def encode_with(**options):
+    return lambda model: model.encode(SENTENCES, **options)
+
+
+def load_with(**options):
+    return lambda model: SentenceEncoder.from_pretrained("data/tiny", **options)
+
+
+WRONG_VALUES = {
+    "a longer text than there are positions": (
+        set_attribute("max_length", 41),
+        "max_length 41: choose 3 to 40,",
+    ),
+    "no room for a word": (set_attribute("max_seq_length", 2), "max_length 2: choose 3 to 40,"),
+    "a length as text": (set_attribute("max_length", "20"), "max_length 20: choose 3 to"),
+    "half a token": (load_with(max_length=20.5), "max_length 20.5: give a whole number or None"),
+    "half a dimension": (set_attribute("truncate_dim", 12.0), "truncate_dim 12.0: give a whole number"),
+    "half a dimension of a call": (encode_with(truncate_dim=12.5), "truncate_dim 12.5: give a whole number"),
+    "a default prompt that there is not": (
+        set_attribute("default_prompt_name", "sts"),
+        "default_prompt_name 'sts': choose one of query, document",
+    ),
+    "a number as prompt": (encode_with(prompt=5), "prompt 5: give a text"),
+    "a number as a saved prompt": (set_attribute("prompts[query]", 5), "prompt 5: give a text"),
+    "a number as the name of a prompt": (
+        encode_with(prompt_name=5),
+        "prompt_name 5: choose one of query, doc",
+    ),
+    "a list as the name of a prompt": (
+        encode_with(prompt_name=["query"]),
+        "prompt_name .*: choose one of query",
+    ),
+    "a mean with a layer that there is not": (set_attribute("layers", (1, 9)), "layers 1.9: .* has 4 layers"),
+    "a number as pooling": (load_with(pooling=5), "pooling 5: give a text or None"),
+    "other weights than there are": (
+        load_with(init="Random"),
+        "init 'Random': choose one of pretrained, random",
+    ),
+    "an object as device": (load_with(device=torch.device("xla")), "device xla: .*: use auto or cpu"),
+}
+REFUSED_CALLS = {name: (call, InputError, f"^{message}") for name, (call, message) in WRONG_VALUES.items()}
+REFUSED_CALLS |= {
     "an unknown option": (
         lambda model: model.encode(SENTENCES, batchsize=3),
         TypeError,
@@ -501,7 +557,8 @@ def test_other_names_of_the_ecosystem_say_the_same():
     assert (
         model.get_sentence_embedding_dimension() == model.get_embedding_dimension() == model.dimensions == 24
     )
-    assert model.max_seq_length == model.max_length
+    model.max_seq_length = 5
+    assert model.max_length == 5 and [len(ids) for ids in model.tokenize(["a man plays the guitar"])] == [5]
 
 
 @pytest.mark.parametrize("shape", [(4, 3), (2, 4, 3)])

@@ -32,7 +32,7 @@ def choose_device(name: str) -> torch.device:
         torch.empty(0, device=name)
         device = torch.device(name)
     except (RuntimeError, AssertionError) as error:
-        if name.partition(":")[0] in ("gpu", "nvidia"):
+        if str(name).partition(":")[0] in ("gpu", "nvidia"):
             raise InputError(
                 f"device {name}: torch calls an NVIDIA GPU cuda: use cuda or auto", "device"
             ) from None

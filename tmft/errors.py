@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from numbers import Real
+from numbers import Integral, Real
 
 
 class InputError(Exception):
@@ -107,12 +107,22 @@ def check_range(name: str, value: float, low: float, high: float = math.inf) -> 
         raise InputError(f"{name} {shown}: choose {bounds}", name)
 
 
+def check_count(name: str, value: int, low: int, high: float = math.inf) -> None:
+    """Raise InputError unless the value is a whole number with low <= value <= high; 3.0 is none.
+
+    name: as in check_range.
+    """
+    if not isinstance(value, Integral):
+        raise InputError(f"{name} {short_repr(value)}: give a whole number", name)
+    check_range(name, value, low, high)
+
+
 def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
     """Raise InputError unless the value is one of the choices.
 
     name: the name of the parameter that has this value, for the message.
     """
-    if value not in choices:
+    if value not in [*choices]:  # a list, as value may be one, which is no key of a dict
         suggestion = did_you_mean(value, choices)
         raise InputError(f"{name} {value!r}: choose one of {', '.join(choices)}{suggestion}", name)
 
@@ -123,5 +133,5 @@ def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
     prefix: written before X, such as "--" if the names are those of options.
     """
     others = [name for name in known if name != word]
-    matches = difflib.get_close_matches(word, others, n=1, cutoff=0.6)
+    matches = difflib.get_close_matches(str(word), others, n=1, cutoff=0.6)
     return f"; did you mean {prefix}{matches[0]}?" if matches else ""

@@ -31,7 +31,7 @@ from tmft.embedding.prompts import (
 from tmft.embedding.similarity import SIMILARITIES, to_matrix
 from tmft.embedding.token_weights import TokenWeights, make_token_weights
 from tmft.encoder import BaseEncoder
-from tmft.errors import MAX_COUNT, InputError, check_choice, check_range, short_repr
+from tmft.errors import MAX_COUNT, InputError, check_choice, check_count, short_repr
 from tmft.packing import PackedBatch, TokenizedCorpus, pack_densely, pack_uniformly
 from tmft.pooling import check_pooling_excludes, parse_pooling, pooling_functions
 from tmft.speed.overlap import copied_behind
@@ -85,7 +85,6 @@ class SentenceEncoder(nn.Module):
 
     encoder: BaseEncoder
     tokenizer: Tokenizer
-    max_length: int
     prompts: dict[str, str]
     similarity_fn_name: str
     layers: tuple[int, ...] | None
@@ -110,10 +109,8 @@ class SentenceEncoder(nn.Module):
         pooling_functions(pooling, encoder)  # raises InputError if there is no such pooling
         check_layer_mix(layers, encoder)
         check_vocab_size(tokenizer, encoder.config.vocab_size, source)
-        max_tokens = encoder.config.max_tokens
-        default_max_length = encoder.config.default_max_length or max_tokens
         self.encoder, self.tokenizer = encoder, tokenizer
-        self.max_length = resolve_max_length(tokenizer, max_length, max_tokens, default_max_length)
+        self.max_length = max_length
         self.prompts, self.similarity_fn_name = dict(NO_PROMPTS), "cosine"
         self.default_prompt_name: str | None = None
         self.prompt = prompt
@@ -214,6 +211,22 @@ class SentenceEncoder(nn.Module):
         return num_vectors * layer_mix_width(self.layers, self.encoder.config)
 
     @property
+    def max_length(self) -> int:
+        """The number of tokens after which sentences are truncated, special tokens included.
+
+        Setting a number that is no number of tokens of this encoder raises InputError.
+        """
+        return self.num_kept_tokens
+
+    @max_length.setter
+    def max_length(self, max_length: int | None) -> None:
+        config = self.encoder.config
+        default = config.default_max_length or config.max_tokens
+        self.num_kept_tokens = resolve_max_length(self.tokenizer, max_length, config.max_tokens, default)
+
+    max_seq_length = max_length  # its name in sentence-transformers
+
+    @property
     def truncate_dim(self) -> int | None:
         """The number of dimensions that an embedding keeps, the first ones; None if it keeps all.
 
@@ -226,7 +239,7 @@ class SentenceEncoder(nn.Module):
     @truncate_dim.setter
     def truncate_dim(self, truncate_dim: int | None) -> None:
         if truncate_dim is not None:
-            check_range("truncate_dim", truncate_dim, 1)
+            check_count("truncate_dim", truncate_dim, 1)
             truncate_dim = truncate_dim if truncate_dim < self.full_dimensions else None
         self.num_kept_dimensions = truncate_dim
 
@@ -247,6 +260,14 @@ class SentenceEncoder(nn.Module):
         self.default_prompt_name = "default" if text else None
         if text:
             self.prompts["default"] = text
+
+    def keep_layers(self, indices: Sequence[int]) -> None:
+        """Remove all layers of the encoder but these, in place; then the last one is pooled, not a mean.
+
+        indices: from 0, in the order in which they will run.
+        """
+        self.encoder.keep_layers(indices)
+        self.layers = None
 
     # ----------------------------------------------------------------------------------------------- tokenize
 
@@ -440,7 +461,7 @@ class SentenceEncoder(nn.Module):
         single = isinstance(sentences, str)
         texts = [sentences] if isinstance(sentences, str) else check_sentences(sentences)
         if truncate_dim is not None:
-            check_range("truncate_dim", truncate_dim, 1)
+            check_count("truncate_dim", truncate_dim, 1)
             if truncate_dim < self.dimensions and not normalize_embeddings:
                 self.warn_about_lengths()
         prompt = choose_prompt(self.prompts, self.default_prompt_name, prompt_name, prompt)
@@ -673,11 +694,6 @@ class SentenceEncoder(nn.Module):
         """
         check_choice("similarity_fn_name", self.similarity_fn_name, SIMILARITIES)
         return SIMILARITIES[self.similarity_fn_name][1](to_matrix(u), to_matrix(v))
-
-    @property
-    def max_seq_length(self) -> int:
-        """The number of tokens after which sentences are truncated, the same as `max_length`."""
-        return self.max_length
 
     def get_sentence_embedding_dimension(self) -> int:
         """Return D, the number of dimensions of an embedding, the same as `dimensions`."""

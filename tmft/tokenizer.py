@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from numbers import Integral
 
 import tokenizers
 
@@ -130,7 +131,7 @@ def resolve_max_length(tokenizer: Tokenizer, max_length: int | None, limit: int,
     """
     if max_length is None:
         max_length = min(limit, tokenizer.max_length or default)
-    if not 3 <= max_length <= limit:
+    if not (isinstance(max_length, Integral) and 3 <= max_length <= limit):
         reason = ", the number of position embeddings" if limit < UNLIMITED_LENGTH else ""
         raise InputError(f"max_length {max_length}: choose 3 to {limit}{reason}", "max_length")
     return max_length

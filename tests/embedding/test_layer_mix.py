@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from conftest import DEBERTA, SENTENCES, assert_same_embeddings, tiny_model
+from conftest import DEBERTA, PAIRS, SENTENCES, WORDS, assert_same_embeddings, tiny_model
 
-from tmft import SentenceEncoder
+from tmft import SentenceEncoder, distill, fine_tune
 from tmft.checkpoints.weights import WeightFiles
 from tmft.embedding.layer_mix import WORD_EMBEDDINGS, format_layer_mix, mean_hidden_state, parse_layer_mix
 from tmft.errors import InputError
@@ -170,6 +170,28 @@ def test_an_encoder_without_a_layer_of_the_mix_is_an_error(layers):
     tiny = tiny_model(model_type="bert")
     with pytest.raises(InputError, match="4 layers"):
         SentenceEncoder(tiny.encoder, tiny.tokenizer, layers=layers)
+
+
+@pytest.mark.parametrize("how", ["distill", "fine_tune"])
+def test_what_keeps_single_layers_of_a_mean_of_layers_pools_the_last_of_them(how, tmp_path):
+    """Else it would be the mean of the layers of the mix that are left, in a folder that does not open."""
+    mixed = tiny_model(model_type="bert")
+    mixed.layers = (2, 4)
+    mixed.save_pretrained(tmp_path / "mixed")
+    if how == "distill":
+        lines = [f"a man plays {word}" for word in WORDS.split()] * 4
+        kept = distill(mixed, [f"{line} {number}" for number, line in enumerate(lines)], layers=2)
+        assert mixed.layers == (2, 4)
+    else:
+        rows = [(a, b, float(score)) for a, b, score in (pair.split("\t") for pair in PAIRS)]
+        kept = fine_tune(tmp_path / "mixed", rows, rows, rows, keep_layers=(0, 3), epochs=1).model
+    token_ids = kept.tokenize(SENTENCES)
+    last = kept.embed_token_ids(token_ids, kept.forward_all_layers)[2]
+    torch.testing.assert_close(kept.embed_token_ids(token_ids), last)
+    kept.save_pretrained(tmp_path / "kept")
+    assert (
+        SentenceEncoder.from_pretrained(tmp_path / "kept").encode(SENTENCES) == kept.encode(SENTENCES)
+    ).all()
 
 
 # ---------------------------------------------------------------------------------------------- save, load

@@ -28,6 +28,7 @@ from tmft.embedding.modules import Dense
 from tmft.embedding.similarity import SIMILARITIES
 from tmft.embedding.token_weights import TokenWeights
 from tmft.errors import InputError, check_choice
+from tmft.io.arguments import check_arguments
 from tmft.io.atomic import replacing_files, write_file
 from tmft.models.families import FAMILIES
 from tmft.pooling import required_components
@@ -49,6 +50,9 @@ def load_sentence_encoder(
     dtype: str | torch.dtype,
 ) -> "SentenceEncoder":
     """Return the model in a folder or hub id. `SentenceEncoder.from_pretrained` explains the parameters."""
+    given = {"pooling": pooling, "max_length": max_length}
+    check_arguments(given, {"pooling": str | None, "max_length": int | None})
+    check_choice("init", init, ["pretrained", "random"])
     for _ in range(1 if isinstance(checkpoint, ModelFolder) else MAX_READS):
         folder = ModelFolder.locate(checkpoint)
         try:

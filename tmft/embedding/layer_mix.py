@@ -67,7 +67,7 @@ def mean_hidden_state(encoder: BaseEncoder, layers: tuple[int, ...], batch: Pack
     """Return the mean of several hidden states of a packed batch, (B, T, D).
 
     layers: the numbers of the hidden states, with WORD_EMBEDDINGS for the word embeddings. The layers above
-    the highest of them are not computed.
+    the highest of them are not computed. Raises InputError if the encoder lacks one of them.
     """
     states = [encoder.embeddings.word(batch.input_ids)] if WORD_EMBEDDINGS in layers else []
     if layers != (WORD_EMBEDDINGS,):
@@ -76,4 +76,7 @@ def mean_hidden_state(encoder: BaseEncoder, layers: tuple[int, ...], batch: Pack
                 states.append(hidden)
             if layer == max(layers):
                 break
+    if len(states) < len(layers):
+        has = f"the encoder has {len(encoder.layers)} layers"
+        raise InputError(f"layers {format_layer_mix(layers)}: {has}: set others, or None for the last one")
     return sum(states) / len(states)

@@ -48,11 +48,18 @@ def choose_prompt(
     if prompt is not None:
         if prompt_name is not None:
             log.warning("prompt_name %r is ignored, because a prompt is given, too", prompt_name)
-        return prompt
-    if prompt_name is None:
-        return "" if default_prompt_name is None else prompts.get(default_prompt_name, "")
-    check_choice(parameter, prompt_name, prompts)
-    return prompts[prompt_name]
+        text = prompt
+    elif prompt_name is not None:
+        check_choice(parameter, prompt_name, prompts)
+        text = prompts[prompt_name]
+    elif default_prompt_name is None:
+        return ""
+    else:
+        check_choice("default_prompt_name", default_prompt_name, prompts)
+        text = prompts[default_prompt_name]
+    if not isinstance(text, str):
+        raise InputError(f"prompt {short_repr(text)}: give a text", "prompt")
+    return text
 
 
 def first_prompt_name(prompts: dict[str, str], candidates: tuple[str, ...]) -> str | None:

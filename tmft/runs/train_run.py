@@ -86,7 +86,7 @@ def train_run(
             )
             model.head_modules = projection.to(model.device)
         if config.keep_layers:
-            model.encoder.keep_layers(config.keep_layers)
+            model.keep_layers(config.keep_layers)
         if config.token_weights:
             sentences = [sentence for splits in data.values() for sentence in splits["train"].sentences]
             model.set_token_weights(config.token_weights, sentences)

@@ -126,7 +126,7 @@ def distill(
     torch.manual_seed(seed)
     if hidden_size is None:
         student = deepcopy(teacher).float()
-        student.encoder.keep_layers(kept_layers)
+        student.keep_layers(kept_layers)
         check_can_be_saved(student)
         if vocab_size is not None:
             student = prune_vocabulary(student, lines, vocab_size)
