@@ -50,6 +50,7 @@ REFUSALS = [
     (HEADER.encode() + b"\xff\xfe\t2\t3\n", r"not text in UTF-8 \(byte 0xff; .*\): save it as UTF-8$"),
     (HEADER.encode("latin-1") + b"\xe9\t2\t3\n", r"not text in UTF-8 \(byte 0xe9; perhaps it is Latin-1"),
     (HEADER.encode("utf-16"), r"not text in UTF-8 \(it begins like UTF-16\): save it as UTF-8$"),
+    ("a\tb\tc\r1\t2\t3\r", r"table.tsv is one line: its lines end with .r alone, as old programs on a Mac"),
     (None, r"table.tsv cannot be read \(No such file or directory\): check the name and the file$"),
 ]
 # fmt: on

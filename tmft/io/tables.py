@@ -85,11 +85,15 @@ def read_header(path: Path, encoding: str = "") -> list[str]:
     with text_errors(path, encoding), opener(path, "rt", encoding=encoding or UTF8, newline="") as file:
         first = next(bounded_lines(file, path), "").rstrip("\r\n")
         if kind == ".csv":
-            return split_header(first, [])[1]
-        if kind == ".tsv":
-            return first.split("\t")
-        record = json.loads(first or "{}")
-        return list(record) if isinstance(record, dict) else []
+            header = split_header(first, [])[1]
+        elif kind == ".tsv":
+            header = first.split("\t")
+        else:
+            record = json.loads(first or "{}")
+            header = list(record) if isinstance(record, dict) else []
+    if not any(header):
+        raise InputError(f"no names of columns ({path}, line 1): write them there, and the rows below")
+    return header
 
 
 def split_header(line: str, columns: Sequence[str]) -> tuple[str, list[str]]:

@@ -46,7 +46,12 @@ def read_lines(path: Path, encoding: str = "") -> Iterator[str]:
         else:
             file = OPENERS.get(path.suffix, open)(path, "rt", encoding=encoding or UTF8, newline="\n")
         with file as lines:
-            for line in bounded_lines(lines, path):
+            for number, line in enumerate(bounded_lines(lines, path)):
+                if number == 0 and not line.endswith("\n") and "\r" in line.rstrip("\r"):
+                    problem = (
+                        f"{path} is one line: its lines end with \\r alone, as old programs on a Mac write"
+                    )
+                    raise InputError(f"{problem} them: save it with the line ends of Unix or Windows")
                 if "\0" in line:
                     raise InputError(f"{path} is not plain text: it has zero bytes; name a text file")
                 yield line.removesuffix("\n").removesuffix("\r")
@@ -149,8 +154,10 @@ def find_columns(names: Sequence[str], header: Sequence[str], location: str) -> 
     """
     for name in names:
         if name not in header:
-            columns = f"{', '.join(header)}{did_you_mean(name, header)}"
-            raise InputError(f"no column {name!r} ({location}): the columns are {columns}")
+            columns = f"the columns are {', '.join(header)}{did_you_mean(name, header)}"
+            raise InputError(
+                f"no column {name!r} ({location}): {columns if any(header) else 'no column has a name'}"
+            )
         if header.count(name) > 1:
             raise InputError(f"two columns {name!r} ({location}): rename one of them")
     return [header.index(name) for name in names]
