@@ -80,11 +80,11 @@ class SelfAttention(nn.Module):
         )
         self.dropout = Dropout(config.attention_probs_dropout_prob)
 
-    def forward(self, hidden: Tensor, mask: Tensor | LongRowMask) -> Tensor:
+    def forward(self, hidden: Tensor, mask: Tensor | LongRowMask | None) -> Tensor:
         """Return the output of the attention, (B, T, D).
 
         hidden: (B, T, D). mask: the result of BertEncoder.score_bias: either (B, 1 or H, T, T), which is
-        added to the scores, or, for long rows, a LongRowMask (tmft/speed/long_rows.py).
+        added to the scores, or, for long rows, a LongRowMask (tmft/speed/long_rows.py). None: no mask.
         """
         B, T, D = hidden.shape
         q, k, v = (
@@ -95,9 +95,11 @@ class SelfAttention(nn.Module):
         if isinstance(mask, LongRowMask):
             context = long_row_attention(q, k, v, mask, p)
         elif hidden.device.type == "cuda":
-            context = F.scaled_dot_product_attention(q, k, v, mask.to(q.dtype), p)  # (B, H, T, A)
+            mask = None if mask is None else mask.to(q.dtype)
+            context = F.scaled_dot_product_attention(q, k, v, mask, p)  # (B, H, T, A)
         else:
-            scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2) + mask  # (B, H, T, T)
+            scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)  # (B, H, T, T)
+            scores = scores if mask is None else scores + mask
             context = self.dropout(scores.softmax(-1)) @ v  # (B, H, T, A)
         return self.output(context.transpose(1, 2).reshape(B, T, D))  # the heads are concatenated again
 
@@ -136,7 +138,7 @@ class Layer(nn.Module):
         self.attention_dropout: nn.Module = Dropout(config.hidden_dropout_prob)
         self.feed_forward_dropout: nn.Module = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, hidden: Tensor, mask: Tensor | LongRowMask) -> Tensor:
+    def forward(self, hidden: Tensor, mask: Tensor | LongRowMask | None) -> Tensor:
         """Return the output of the layer, (B, T, D). hidden: (B, T, D); mask: see SelfAttention.forward."""
         hidden = self.attention_norm(hidden + self.attention_dropout(self.attention(hidden, mask)))
         return self.feed_forward_norm(hidden + self.feed_forward_dropout(self.feed_forward(hidden)))
@@ -174,11 +176,12 @@ class BertEncoder(BaseEncoder):
             hidden = layer(hidden, mask)
             yield hidden
 
-    def score_bias(self, attention_mask: Tensor, dtype: torch.dtype) -> Tensor | LongRowMask:
+    def score_bias(self, attention_mask: Tensor, dtype: torch.dtype) -> Tensor | LongRowMask | None:
         """Return what is added to the attention scores of every layer, so that a token sees its own sentence.
 
         attention_mask: (B, T). The result is (B, 1, T, T) in dtype: 0 where two tokens have the same number
-        in the mask, elsewhere the lowest finite number. For long rows it is a LongRowMask.
+        in the mask, elsewhere the lowest finite number. For long rows it is a LongRowMask, and None for a
+        short sentence on its own.
         """
         return make_attention_bias(
             attention_mask, dtype, after=0 if self.config.predicts_next_token else None

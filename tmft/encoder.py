@@ -233,19 +233,22 @@ def block_diagonal_mask(
 
 def make_attention_bias(
     attention_mask: Tensor, dtype: torch.dtype, before: int | None = None, after: int | None = None
-) -> Tensor | LongRowMask:
+) -> Tensor | LongRowMask | None:
     """Return the mask for the attention of a layer, the same for all heads.
 
     It is the one of block_diagonal_mask, (B, 1, T, T) in dtype. For long rows, in which it would take too
     much memory, it is a LongRowMask; also for a single short sentence in 16 bits, because torch's kernel is
-    faster than attention written out. The parameters are those of block_diagonal_mask.
+    faster than attention written out. For a single short sentence in float32 it is None, as nothing is
+    masked. The parameters are those of block_diagonal_mask.
     """
     # A graph is exported with one value of T and used with others, so its mask must not depend on T.
     is_graph, (B, T) = torch.compiler.is_compiling(), attention_mask.shape
     is_long = not is_graph and T > LONG_ROW
-    is_short_row = not is_graph and B == 1 and T <= SHORT_ROW and dtype.itemsize == 2
+    is_short_row = not is_graph and B == 1 and T <= SHORT_ROW
     one_sentence = (is_long or is_short_row) and bool((attention_mask == attention_mask[:, :1]).all())
-    if not (is_long or one_sentence):
+    if not (is_long or (one_sentence and dtype.itemsize == 2)):
+        if one_sentence and before is None and after is None:
+            return None
         return block_diagonal_mask(attention_mask, dtype, before=before, after=after)[:, None]
     before, after = (None if span is None or span >= T - 1 else span for span in (before, after))
     return LongRowMask(None if one_sentence else attention_mask, before, after)

@@ -192,14 +192,17 @@ def test_one_sentence_in_each_row_needs_no_mask():
     assert make_attention_bias(ids, torch.float32, 598, 0) == LongRowMask(None, 598, 0)
 
 
-def test_a_short_sentence_alone_needs_no_mask_in_16_bits():
+def test_a_short_sentence_alone_needs_no_mask():
     ids = torch.tensor([[5] * 9])
     assert make_attention_bias(ids, torch.bfloat16) == LongRowMask(None)
     assert make_attention_bias(ids, torch.bfloat16, 3, 3) == LongRowMask(None, 3, 3)
     for several in (ids.expand(2, 9), torch.tensor([[1] * 4 + [2] * 5])):
         expected = block_diagonal_mask(several, torch.bfloat16)
         assert torch.equal(make_attention_bias(several, torch.bfloat16)[:, 0], expected)
-    assert torch.is_tensor(make_attention_bias(ids, torch.float32))
+    assert make_attention_bias(ids, torch.float32) is None
+    for changed, *span in ((ids, 3, 3), (ids.expand(2, 9),), (torch.tensor([[5] * 9 + [0]]),)):
+        expected = block_diagonal_mask(changed, torch.float32, *(None, *span) if span else ())
+        assert torch.equal(make_attention_bias(changed, torch.float32, *span)[:, 0], expected)
 
 
 @pytest.mark.parametrize("span", [(None, None), (None, 0), (3, 3), (0, 0)])
