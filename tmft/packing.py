@@ -87,6 +87,8 @@ class TokenizedCorpus:
 
         The sentences are in the order in which they occur first. The index is int64.
         """
+        if len(self) == 1:
+            return self, np.zeros(1, dtype=np.int64)
         content, numbers = self.tokens.tobytes(), dict[bytes, int]()
         bounds = (self.offsets * self.tokens.itemsize).tolist()
         index = [numbers.setdefault(content[start:end], len(numbers)) for start, end in pairwise(bounds)]

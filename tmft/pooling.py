@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from tmft.errors import InputError, did_you_mean
 from tmft.packing import PackedBatch
+from tmft.speed.autocast import no_autocast
 
 PoolingFunction = Callable[[Tensor, PackedBatch, Tensor | None], Tensor]
 
@@ -58,7 +59,7 @@ def mean_pooling(hidden: Tensor, batch: PackedBatch, weights: Tensor | None = No
     if weights is not None:
         weighted = matrix * weights.flatten()
         matrix = torch.where(weighted.any(1, keepdim=True), weighted, matrix)
-    with torch.autocast(hidden.device.type, enabled=False):
+    with no_autocast(hidden.device.type):
         return (matrix @ hidden.flatten(0, 1)) / matrix.sum(1, keepdim=True).clamp(min=1e-30)
 
 

@@ -34,6 +34,7 @@ from tmft.encoder import BaseEncoder
 from tmft.errors import MAX_COUNT, InputError, check_choice, check_count, short_repr
 from tmft.packing import PackedBatch, TokenizedCorpus, pack_densely, pack_uniformly
 from tmft.pooling import check_pooling_excludes, parse_pooling, pooling_functions
+from tmft.speed.autocast import no_autocast
 from tmft.speed.overlap import copied_behind
 from tmft.speed.prepacked_weights import fast_encoding, list_modules
 from tmft.speed.threads import prepare_for_fork
@@ -386,7 +387,7 @@ class SentenceEncoder(nn.Module):
         They compute in float32, also under autocast. pooled: (S, pooled_dimensions). truncate_dim: as in
         `forward`.
         """
-        with torch.autocast(pooled.device.type, enabled=False):
+        with no_autocast(pooled.device.type):
             return self.head_modules(pooled)[:, : truncate_dim or self.truncate_dim]
 
     def pool(self, hidden: Tensor, batch: PackedBatch) -> Tensor:

@@ -120,6 +120,7 @@ def test_a_model_is_rounded_to_the_same_numbers_each_time_and_a_sentence_is_alon
     for model in models:
         set_encode_precision(model, "int8")
     assert digest_weights(models[0]) == digest_weights(models[1]) != digest_weights(tiny_model())
+    assert not any(part.training for part in models[0].encoder.modules())
     embeddings = models[0].encode(SENTENCES)
     np.testing.assert_array_equal(models[1].encode(SENTENCES), embeddings)
     for sentence, embedding in zip(SENTENCES, embeddings, strict=True):

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from conftest import ROOT, SENTENCES, tiny_model, training_task
 from torch import Tensor, nn
 
@@ -63,6 +64,7 @@ REPLACEMENTS = {
         "long_row_attention": None,
     },
     "tmft.device": {"limit_threads": lambda: None},
+    "tmft.pooling": {"no_autocast": lambda device_type: torch.autocast(device_type, enabled=False)},
     "tmft.packing": {"bin_pack": one_row_each, "copy_to": Tensor.to},
     "tmft.pretraining.masking": {"copy_to": Tensor.to},
     "tmft.metrics": {"best_threshold": every_cut},
@@ -80,6 +82,7 @@ REPLACEMENTS = {
         "copied_behind": iter,
         "fast_encoding": lambda *_: nullcontext(),
         "list_modules": lambda model: [*model.modules()],
+        "no_autocast": lambda device_type: torch.autocast(device_type, enabled=False),
         "prepare_for_fork": lambda: None,
     },
     "tmft.models.families": {"no_init_weights": nullcontext},

@@ -95,7 +95,7 @@ class DynamicInt8Linear(nn.Module):
         """Return the outputs of the layer, (..., out) float32. x: (..., in) float32."""
         minimum = x.amin(-1, keepdim=True)
         step = ((x.amax(-1, keepdim=True) - minimum) / 255).clamp(min=1e-12)
-        product = self.weight.product(to_uint8(x.mul(1 / step).add_(-minimum / step - 128)))
+        product = self.weight.product(to_uint8(x.mul(step.reciprocal()).sub_(minimum / step + 128)))
         return product.mul_(step).addcmul_(minimum, self.weight.sums).add_(self.bias)
 
 
@@ -285,6 +285,7 @@ def encoder_to_int8(model: SentenceEncoder) -> None:
         if is_gelu_feed_forward(module):
             linears += [module.up, module.down]
     replace_by_int8(model.encoder.layers, largest_inputs(model, linears) if linears else {})
+    model.encoder.eval()  # it cannot be trained; new modules would be in training mode
 
 
 def is_gelu_feed_forward(module: nn.Module) -> TypeGuard[FeedForward]:

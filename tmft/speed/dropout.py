@@ -1,5 +1,7 @@
 """Dropout that draws fewer random numbers than nn.Dropout on a CPU."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,10 +16,12 @@ class Dropout(nn.Dropout):
     Source: Srivastava et al. 2014.
     """
 
+    def __call__(self, x: Any) -> Any:
+        """Return x, of any shape, after dropout; outside of training, x itself, without a module's call."""
+        return super().__call__(x) if self.training else x
+
     def forward(self, x: Tensor) -> Tensor:
-        """Return x, of any shape, after dropout; outside of training, x is not changed."""
-        if not self.training:
-            return x
+        """Return x, of any shape, after dropout."""
         p_in_65536ths = round(self.p * 2**16)
         if x.device.type != "cpu" or p_in_65536ths in (0, 2**16):
             return F.dropout(x, self.p)

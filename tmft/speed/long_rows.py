@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from tmft.speed.autocast import no_autocast
 from tmft.speed.dropout import Dropout
 
 # A row of more tokens than this is a long row. Without gradients, on one thread of a CPU with AVX512,
@@ -134,7 +135,7 @@ def library_attention(
     """
     dtype = torch.float32 if computes_in_float32(v) else v.dtype
     options: dict[str, Any] = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale}
-    with torch.autocast(v.device.type, enabled=False):  # it would choose another dtype
+    with no_autocast(v.device.type):  # it would choose another dtype
         return F.scaled_dot_product_attention(
             q.to(dtype), k.to(dtype), v.to(dtype), attn_mask=allowed, **options
         ).to(v.dtype)

@@ -126,13 +126,13 @@ def weight_state(model: nn.Module) -> list[object]:
         for module in list_modules(model)[1:]:  # without the model, which would be kept in memory
             attributes = vars(module)
             if "query" in attributes["_modules"]:
-                state += [module, is_usual(module, "project")]
+                state += module, is_usual(module, "project")
             if type(module) is nn.Linear:
-                state += [module, is_usual(module, "forward")]
-                state += [len(attributes["_forward_hooks"]), len(attributes["_forward_pre_hooks"])]
+                state += module, is_usual(module, "forward")
+                state += len(attributes["_forward_hooks"]), len(attributes["_forward_pre_hooks"])
                 for tensor in attributes["_parameters"].values():
                     if tensor is not None:
-                        state += [id(tensor), tensor._version, tensor.data_ptr()]
+                        state += id(tensor), tensor._version, tensor.data_ptr()
     except RuntimeError:  # there is no count
         return [object()]
     return state
