@@ -111,6 +111,8 @@ REPLACEABLE = {  # modules after the pooling, which is why the message proposes 
     "has a Dense for embeddings of 23 dimensions, but gets 24": width("Dense", 23),
     "has a LayerNorm for embeddings of 25 dimensions, but gets 24": width("LayerNorm", 25),
     "0_WordWeights/model.safetensors": tensors("0_WordWeights", other=(V, 1)),
+    "no modules.json in .*model, but it has 3_Normalize: restore": remove(MODULES),
+    f"no {POOLING} in .*model, but modules.json names it: restore": remove(POOLING),
     "no weights in .*0_WordWeights": remove("0_WordWeights/model.safetensors"),
 }
 REFUSED = {

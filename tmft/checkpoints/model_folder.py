@@ -279,7 +279,7 @@ class ModelFolder:
         modules after the pooling, the number of dimensions to keep and the similarity function are ignored,
         and the files of the modules are not read. If there is none anywhere, it is the usual one of the
         architecture.
-        Raises InputError if a file is damaged, or if tmft cannot run one of the modules.
+        Raises InputError if a file is damaged or missing, or if tmft cannot run one of the modules.
         """
         st_config = self.parse_json("config_sentence_transformers.json", parse_st_config)
         tmft_json = self.parse_json("tmft.json", parse_tmft_json)
@@ -287,6 +287,7 @@ class ModelFolder:
         pooling_folder = self.subfolder_of("Pooling") if self.modules else "1_Pooling"
         pooling_config: dict[str, Any] = {}
         if pooling_folder is not None and pooling is None:
+            self.require_module_files(pooling_folder)
             pooling_config = self.parse_json(f"{pooling_folder}/config.json", parse_pooling_config)
         with reading(self.path):
             settings = merge_settings(st_config, tmft_json, transformer_config, pooling_config)
@@ -317,6 +318,22 @@ class ModelFolder:
             settings.word_weights = self.read_word_weights(word_weights)
         settings.modules = self.read_head_modules()
         return settings
+
+    def require_module_files(self, pooling_folder: str) -> None:
+        """Raise InputError if the folder has modules, but no modules.json, or a Pooling without its file.
+
+        Else the embeddings would be those of the plain mean. pooling_folder: that of the Pooling.
+        """
+        missing, reason = "", ""
+        if self.modules and self.find(f"{pooling_folder}/config.json") is None:
+            missing, reason = f"{pooling_folder}/config.json", "modules.json names it"
+        folders = [] if self.modules else sorted(path.name for path in self.path.glob("[0-9]*_*/"))
+        for name in folders:
+            if name.partition("_")[2] in (WORD_WEIGHTS, *HEAD_MODULES):
+                missing, reason = "modules.json", f"it has {name}"
+        if missing:
+            remedy = "restore the file, or name a `pooling`, which is then used without modules after it"
+            raise InputError(f"no {missing} in {self.name}, but {reason}: {remedy}", "pooling")
 
     def check_encoder_class(self) -> None:
         """Raise InputError if the encoder is of a class that sentence-transformers does not have."""
