@@ -3,12 +3,13 @@ parameters.
 """
 
 import math
+import re
 
 import numpy as np
 import pytest
 import tokenizers
 
-from tmft.errors import InputError, check_choice, check_range, did_you_mean, short_repr
+from tmft.errors import InputError, check_choice, check_count, check_range, did_you_mean, short_repr
 from tmft.io.files import reading
 
 # ------------------------------------------------------------------- a message, and that of a command
@@ -93,6 +94,13 @@ def test_a_value_out_of_range_is_one_line_that_names_the_range(value, bounds, me
     with pytest.raises(InputError) as error:
         check_range("lr", value, *bounds)
     assert str(error.value) == message and error.value.as_cli_message() == f"--{message}"
+
+
+@pytest.mark.parametrize("value", [2.0, np.float64(2), "2", None, True, [2]])
+def test_a_count_is_a_whole_number(value):
+    check_count("top_k", np.int64(2), 1)
+    with pytest.raises(InputError, match=rf"^top_k {re.escape(repr(value))}: give a (whole )?number$"):
+        check_count("top_k", value, 1)
 
 
 # ----------------------------------------------------------------------------------------------- names

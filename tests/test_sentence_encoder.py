@@ -18,9 +18,12 @@ import tmft.sentence_encoder
 from tmft import InputError, SentenceEncoder, distill, search
 from tmft.checkpoints.sentence_folder import sentence_model_card
 from tmft.embedding.modules import Dense
+from tmft.export.export import export
 from tmft.packing import TokenizedCorpus, length_bucketed_batches, pack
 from tmft.pooling import POOLINGS, required_components
 from tmft.sentence_encoder import check_finite_embeddings
+from tmft.students.narrow_models import factorize_embeddings
+from tmft.students.vocabulary_pruning import prune_vocabulary
 from tmft.tokenizer import check_sentences
 
 # ------------------------------------------------------------------------------------------------- encode
@@ -338,6 +341,14 @@ TAKERS = {
     "tokenize_to_corpus": lambda model, texts: model.tokenize_to_corpus(texts),
     "set_token_weights": lambda model, texts: model.set_token_weights("idf", texts),
     "distill": lambda model, texts: distill(model, layers=1, lines=texts),
+    "prune_vocabulary": lambda model, texts: prune_vocabulary(model, texts),
+    "factorize_embeddings": lambda model, texts: factorize_embeddings(
+        tiny_model(model_type="bert"), texts, 8
+    ),
+    "export": lambda model, texts: export(model, "new", sentences=texts),
+    "calibration_lines": lambda model, texts: export(
+        model, "new", "compact", "int4", calibration_lines=texts
+    ),
     "queries": lambda model, texts: search(model, texts, ["a man"]),
     "corpus": lambda model, texts: search(model, "a man", texts),
 }

@@ -137,12 +137,11 @@ def resolve_max_length(tokenizer: Tokenizer, max_length: int | None, limit: int,
     return max_length
 
 
-def check_sentences(sentences: Iterable[str]) -> list[str]:
-    """Return the sentences as a list.
+def check_is_list(sentences: Iterable[str]) -> None:
+    """Raise TypeError for one text, a table, a set or a number in place of a list of sentences.
 
-    Raises TypeError for what is no sequence of strings, and InputError for half a character (a surrogate of
-    UTF-16 without its other half, which UTF-8 cannot encode). Of a table, a dict or a Dataset with several
-    splits Python iterates over the names of its parts, which nobody means as sentences.
+    Python iterates over the letters of a text, and of a table, a dict or a Dataset with several splits over
+    the names of its parts, which nobody means as sentences.
     """
     kind = type(sentences).__name__
     if isinstance(sentences, str):
@@ -155,6 +154,15 @@ def check_sentences(sentences: Iterable[str]) -> list[str]:
         raise TypeError(f"a list of sentences is expected, not a {kind}, which has no order: sort it")
     if not isinstance(sentences, Iterable):
         raise TypeError(f"a list of sentences is expected, not {kind}: give a list of strings")
+
+
+def check_sentences(sentences: Iterable[str]) -> list[str]:
+    """Return the sentences as a list.
+
+    Raises TypeError for what is no list of strings, see check_is_list, and InputError for half a character (a
+    surrogate of UTF-16 without its other half, which UTF-8 cannot encode).
+    """
+    check_is_list(sentences)
     sentences = list(sentences)
     for index, sentence in enumerate(sentences):
         if not isinstance(sentence, str):

@@ -35,6 +35,7 @@ from tmft.export.openvino import OpenVINOEncoder, quantize_openvino, write_openv
 from tmft.io.atomic import check_output_folder, replacing_files, write_file
 from tmft.models.families import FAMILIES, convert_to_bert, empty_encoder
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
+from tmft.tokenizer import check_sentences
 
 # poolings that are weighted sums over the tokens, with weights that sum to 1
 AVERAGING_POOLINGS = ("mean", "weightedmean", "cls", "lasttoken")
@@ -204,6 +205,7 @@ def export(
     finite or differs from that of the model by more than rounding. Then the folder is not written.
     """
     check_choice("format", format, FORMATS)
+    sentences, calibration_lines = check_sentences(sentences), check_sentences(calibration_lines)
     folder = Path(folder)
     export_format = FORMATS[format]
     dtype = dtype or export_format.dtypes[0]

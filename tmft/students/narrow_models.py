@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tmft.checkpoints.model_card import ModelCardData
 from tmft.embedding.modules import Dense, Normalize
-from tmft.errors import MAX_COUNT, InputError, check_range
+from tmft.errors import MAX_COUNT, InputError, check_count
 from tmft.models.bert_families import ElectraConfig
 from tmft.models.families import FAMILIES, config_from_dict, convert_to_bert, empty_encoder, random_encoder
 from tmft.sentence_encoder import SentenceEncoder
@@ -96,8 +96,8 @@ def narrow_student(
 
 def check_shape(layers: int, hidden_size: int, teacher: SentenceEncoder) -> None:
     """Raise InputError unless a student of this teacher can have so many layers of this hidden size."""
-    check_range("layers", layers, 0, MAX_COUNT)
-    check_range("hidden_size", hidden_size, HEAD_SIZE, teacher.dimensions)
+    check_count("layers", layers, 0, MAX_COUNT)
+    check_count("hidden_size", hidden_size, HEAD_SIZE, teacher.dimensions)
     if hidden_size % HEAD_SIZE:
         raise InputError(f"hidden_size {hidden_size}: choose a multiple of {HEAD_SIZE}", "hidden_size")
 
@@ -132,7 +132,7 @@ def factorize_embeddings(
         problem = f"embedding_size: {old_config.model_type} with embeddings of {old_config.embedding_size}"
         remedy = "choose a BERT, or an ELECTRA whose embeddings are as wide as its layers"
         raise InputError(f"{problem} dimensions: {remedy}", "embedding_size")
-    check_range("embedding_size", embedding_size, 2, old_config.hidden_size - 1)
+    check_count("embedding_size", embedding_size, 2, old_config.hidden_size - 1)
     counts = token_counts(model, lines)[: old_config.vocab_size]  # (V,)
     config, weights = convert_to_bert(encoder)
     tables = ("word", "position", "token_type")

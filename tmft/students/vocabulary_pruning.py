@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from tmft.embedding.prompts import Prompt
 from tmft.embedding.token_weights import TokenWeights, special_ids
-from tmft.errors import InputError, check_range
+from tmft.errors import InputError, check_count
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.encode_file import batched
-from tmft.tokenizer import Tokenizer
+from tmft.tokenizer import Tokenizer, check_is_list, check_sentences
 
 
 def prune_vocabulary(
@@ -60,7 +60,8 @@ def token_counts(model: SentenceEncoder, lines: Iterable[str]) -> Tensor:
     """Return how often each token occurs in a text, (number of tokens,) float64, special tokens included."""
     counts = torch.zeros(len(model.tokenizer.vocabulary), dtype=torch.float64)
     is_empty = True
-    for block in batched(lines):
+    check_is_list(lines)
+    for block in map(check_sentences, batched(lines)):
         if is_empty:  # the first line in every prompt of the model
             block = [
                 *block,
@@ -89,7 +90,7 @@ def tokens_to_keep(model: SentenceEncoder, counts: Tensor, vocab_size: int | Non
     if vocab_size is None:
         num_others = sum(int(counts[id]) > 0 for id in by_frequency)
     else:
-        check_range("vocab_size", vocab_size, len(always), min(len(counts), model.encoder.config.vocab_size))
+        check_count("vocab_size", vocab_size, len(always), min(len(counts), model.encoder.config.vocab_size))
         num_others = vocab_size - len(always)
     return sorted(always.union(by_frequency[:num_others]))
 
