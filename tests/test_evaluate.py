@@ -79,6 +79,7 @@ def test_a_run_with_a_head_is_saved_whole_scored_alike_and_kept(arguments, tiny_
     again = {split: scores(folder, "--split", split)["1"]["sicke"] for split in ("dev", "test")}
     assert again["test"] == result["test"] and again["dev"] == result["dev"] | {"pairs": 4}
     assert "f1_macro  accuracy" in capsys.readouterr().out
+    assert scores(folder, "--data", str(tiny_data))["1"]["sicke"] == result["test"]
     with pytest.raises(InputError) as error:
         evaluate.main([str(folder), "--layer", "all"])
     problem = "--layer all: the head of softmax fits only the layer that it was trained on: remove --layer"

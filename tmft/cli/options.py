@@ -186,10 +186,10 @@ def tasks_from_args(
     """Return {name: Task} for the tasks chosen by --task and --data.
 
     If neither is given, they are the tasks that `run` was trained on, or else those named in `default`. With
-    --data alone, the files of its folder are scored as the task named in `default`, or as the examples that
-    were given in Python to the run.
+    --data alone, the files of its folder are scored as the task named in `default`, unless the run was
+    trained on classes or on examples given in Python.
     """
-    if run and run.task_settings and args.task is None and (args.data is None or run.has_given_examples):
+    if run and run.task_settings and args.task is None and (args.data is None or run.scores_any_data):
         return run.tasks(args.data, args.data_root, args.score_range)
     names = expand_groups(args.task or default)
     if args.data is not None and len(names) > 1:

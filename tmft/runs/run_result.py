@@ -106,6 +106,12 @@ class FineTunedRun:
         """Whether the run was trained on examples that were given in Python, and so are in no file."""
         return [*self.task_settings] == [GIVEN_EXAMPLES]
 
+    @property
+    def scores_any_data(self) -> bool:
+        """Whether any files are scored as the task of the run, because they have its columns and classes."""
+        has_classes = [bool(settings["classes"]) for settings in self.task_settings.values()]
+        return self.has_given_examples or has_classes == [True]
+
     def tasks(
         self,
         data: str | None = None,
