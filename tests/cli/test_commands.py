@@ -90,7 +90,6 @@ MISTAKES = [
      "--pooling 'men': choose one of  ... ; did you mean mean?"),
     (["evaluate", "--task", "stsb", "sts12"], "--data has the files of one task: give one --task, or use "),
     (["evaluate", "--json", "/proc/none/scores.json"], "cannot write /proc/none/scores.json"),
-    (["evaluate", "--json", "{folder}"], "cannot write {folder}: it is a folder, name a file"),
     (["evaluate", "--pooling", "max+meen"], "--pooling 'max+meen': choose one of mean, "),
     (["train", "--token-weights", "idff"], "--token-weights 'idff': choose one of uniform, "),
     (["train", "--token-weights", "idf", "--pooling", "cls"],
