@@ -60,6 +60,17 @@ def test_examples_are_counted_by_their_labels():
     assert len(Examples((["a", "b"],), torch.ones(2, 24))) == 2
 
 
+@pytest.mark.parametrize("labels", [[1.0], [1.0, 2.0, 3.0], torch.zeros(3, 4)])
+def test_examples_have_a_label_for_each_text_of_each_column(labels):
+    """Else texts of two examples would be a pair."""
+    assert len(Examples((["a", "b"], ["c", "d"]), [1.0, 2.0])) == 2
+    for texts in ((["a", "b"], ["c", "d"]), (["a"] * len(labels), ["c", "d"])):
+        with pytest.raises(
+            InputError, match=rf"^examples have \d and 2 texts, but {len(labels)} labels: give one"
+        ):
+            Examples(texts, labels)
+
+
 @pytest.mark.parametrize("columns", ["word1\tword2", "sentence1\tsentence2"])
 def test_word_similarity_is_read_from_columns_of_words_or_of_sentences(columns, tmp_path):
     examples = read(tmp_path, f"{columns}\tscore\ncat\tdog\t0.5\n", "wordsim")

@@ -34,11 +34,18 @@ class Examples:
     labels: N scores, N class indices, or N target embeddings, a tensor (N, D). In a task without labels, they
         number the distinct anchors, from 0: examples with the same anchor have the same label.
     subsets: name of a subset, such as MSRpar of STS12 -> slice of its examples; {} if there are none.
+
+    Raises InputError unless there are as many labels as texts in each column.
     """
 
     texts: tuple[list[str], ...]
     labels: list[float] | Tensor
     subsets: dict[str, slice] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if any(len(column) != len(self) for column in self.texts):
+            counts = " and ".join(str(len(column)) for column in self.texts)
+            raise InputError(f"examples have {counts} texts, but {len(self)} labels: give one label for each")
 
     def __len__(self) -> int:
         return len(self.labels)
