@@ -87,6 +87,7 @@ REFUSED_BY_DISTILL = {
     "seed": NO_SEED,
     "quantization": [*NO_TEXT, "int3"],
     "embedding_size": [*NO_COUNT, 1, 1000],
+    "second_teacher": [5, ["a"], b"a", SentenceEncoder],
 }
 REFUSED_BY_SEARCH = {
     "model": [None, 5, ["a"], b"a", SentenceEncoder],
