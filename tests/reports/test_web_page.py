@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import Browser, find_browser
-from conftest import ROOT
+from conftest import PAIRS, ROOT
 from test_report import result_of
 
 import tmft
 import train
+from tmft import fine_tune
 from tmft.cli import report_command as report
 from tmft.data import read_examples
 from tmft.errors import InputError
@@ -241,6 +242,22 @@ def test_the_command_of_a_run_sets_the_options_that_it_had(options, tmp_path):
     words = shlex.split(repeat_command([run]))
     assert words[:2] == ["python", "train.py"]
     assert vars(train.parse_args(words[2:])) == vars(args)
+
+
+@pytest.mark.parametrize("objective", ["cosent", "softmax"])
+def test_what_repeats_a_run_with_examples_of_python_is_a_call(objective, tiny_folder, tmp_path):
+    """A command would train on the files of a task, as which train.py takes stsb."""
+    pairs = [(a, b, float(score)) for a, b, score in (pair.split("\t") for pair in PAIRS)]
+    pairs = pairs if objective == "cosent" else [(a, b, str(score > 2.5)) for a, b, score in pairs]
+    given = {"objective": objective, "epochs": 1, "lr": 1e-3, "precision": "fp32"}
+    result = fine_tune(tiny_folder, pairs, pairs, pairs, layer=[0, 1], seeds=2, **given)
+    runs = [run for runs in result.sweep.layers.values() for run in runs]
+    comment, call = sweep_command(result.sweep).split(": ", 1)
+    assert comment == "# in Python" and "\n" not in call
+    names = {"fine_tune": fine_tune, "train": pairs, "dev": pairs, "test": pairs}
+    again = eval(call, names).sweep.layers
+    assert [run["test"] for runs in again.values() for run in runs] == [run["test"] for run in runs]
+    assert "seeds=2, " in repeat_command(result.sweep.layers[1])
 
 
 def test_the_command_of_several_seeds_and_layers(runs):

@@ -40,10 +40,28 @@ def sweep_command(sweep: Sweep) -> str:
 def train_command(
     run: dict[str, Any], layer: str, seed: int | None = None, num_seeds: int | None = None
 ) -> str:
-    """Return a command of train.py with the options of a run, the content of its result.json."""
+    """Return a command of train.py with the options of a run, the content of its result.json.
+
+    Of a run with examples that were given in Python it is the call of `fine_tune`, as a comment of the shell.
+    """
+    if "test" in run and "task" not in run.get("arguments", {"task": ""}):
+        return fine_tune_call(run, layer, [seed] if num_seeds is None else num_seeds)
     options = run_options(run, layer, seed, num_seeds)
     words = [word for name, value in options.items() for word in option_words(name, value)]
     return " ".join(shlex.quote(sanitize(word, 4000)) for word in ["python", "train.py", *words])
+
+
+def fine_tune_call(run: dict[str, Any], layer: str, seeds: list[int | None] | int) -> str:
+    """Return the call that repeats a run of `fine_tune`, but for its examples, as a comment of the shell."""
+    settings = run["settings"]
+    task, layer_option = settings["task"], {} if settings.get("keep_layers") else {"layer": layer}
+    scores = {} if task["classes"] else {"score_range": (task["min_score"], task["max_score"])}
+    options = {"objective": task["objective"], "metric": task["metric"]} | scores | layer_option
+    names = [name for name in run["arguments"] if OPTION_NAME.fullmatch(name)]
+    options |= {"seeds": seeds} | {name: run["arguments"][name] for name in names}
+    words = [repr(settings["ckpt"]), "train", "dev", "test"]
+    words += [f"{name}={value!r}" for name, value in options.items()]
+    return sanitize(f"# in Python: fine_tune({', '.join(words)})", 4000)
 
 
 def run_options(
