@@ -238,17 +238,19 @@ def make_attention_bias(
 
     It is the one of block_diagonal_mask, (B, 1, T, T) in dtype. For long rows, in which it would take too
     much memory, it is a LongRowMask; also for a single short sentence in 16 bits, because torch's kernel is
-    faster than attention written out. For a single short sentence in float32 it is None, as nothing is
-    masked. The parameters are those of block_diagonal_mask.
+    faster than attention written out. For a single short sentence in float32 on a CPU it is None, as nothing
+    is masked. The parameters are those of block_diagonal_mask.
     """
-    # A graph is exported with one value of T and used with others, so its mask must not depend on T.
+    # A graph is exported with one value of T and used with others, so its mask must not depend on T. A step in
+    # float32 on a GPU may be captured as a CUDA graph, for which no value of a tensor can be looked at.
     is_graph, (B, T) = torch.compiler.is_compiling(), attention_mask.shape
+    is_16_bit, on_cpu = dtype.itemsize == 2, attention_mask.device.type == "cpu"
     is_long = not is_graph and T > LONG_ROW
-    is_short_row = not is_graph and B == 1 and T <= SHORT_ROW
-    one_sentence = (is_long or is_short_row) and bool((attention_mask == attention_mask[:, :1]).all())
-    if not (is_long or (one_sentence and dtype.itemsize == 2)):
-        if one_sentence and before is None and after is None:
-            return None
+    is_short = not is_graph and B == 1 and T <= SHORT_ROW and (is_16_bit or on_cpu)
+    one_sentence = (is_long or is_short) and bool((attention_mask == attention_mask[:, :1]).all())
+    if one_sentence and not is_long and not is_16_bit and before is None and after is None:
+        return None
+    if not is_long and not (one_sentence and is_16_bit):
         return block_diagonal_mask(attention_mask, dtype, before=before, after=after)[:, None]
     before, after = (None if span is None or span >= T - 1 else span for span in (before, after))
     return LongRowMask(None if one_sentence else attention_mask, before, after)

@@ -205,6 +205,11 @@ def test_a_short_sentence_alone_needs_no_mask():
         assert torch.equal(make_attention_bias(changed, torch.float32, *span)[:, 0], expected)
 
 
+def test_no_value_of_a_short_mask_in_float32_is_looked_at_on_another_device():
+    """A CUDA graph cannot; a tensor on the device meta has no values, and raises an error when asked for one."""
+    assert make_attention_bias(torch.ones(1, 9, device="meta"), torch.float32).shape == (1, 1, 9, 9)
+
+
 @pytest.mark.parametrize("span", [(None, None), (None, 0), (3, 3), (0, 0)])
 def test_a_short_sentence_alone_in_16_bits_has_nearly_the_values_of_float32(span):
     ids, inputs = torch.ones(1, 20, dtype=torch.int64), random_qkv(1, 20)
