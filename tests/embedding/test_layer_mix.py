@@ -173,7 +173,7 @@ def test_an_encoder_without_a_layer_of_the_mix_is_an_error(layers):
 
 
 @pytest.mark.parametrize("how", ["distill", "fine_tune"])
-def test_what_keeps_single_layers_of_a_mean_of_layers_pools_the_last_of_them(how, tmp_path):
+def test_what_keeps_single_layers_of_a_mean_of_layers_pools_the_last_of_them(how, tmp_path, caplog):
     """Else it would be the mean of the layers of the mix that are left, in a folder that does not open."""
     mixed = tiny_model(model_type="bert")
     mixed.layers = (2, 4)
@@ -185,6 +185,7 @@ def test_what_keeps_single_layers_of_a_mean_of_layers_pools_the_last_of_them(how
     else:
         rows = [(a, b, float(score)) for a, b, score in (pair.split("\t") for pair in PAIRS)]
         kept = fine_tune(tmp_path / "mixed", rows, rows, rows, keep_layers=(0, 3), epochs=1).model
+        assert f"{tmp_path}/mixed pools a mean of layers, 2+4: training pools the last layer" in caplog.text
     token_ids = kept.tokenize(SENTENCES)
     last = kept.embed_token_ids(token_ids, kept.forward_all_layers)[2]
     torch.testing.assert_close(kept.embed_token_ids(token_ids), last)

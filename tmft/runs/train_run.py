@@ -5,6 +5,7 @@ something of your own, write a callback (tmft/callbacks.py), an `embed` (tmft/tr
 loss, and add it there.
 """
 
+import logging
 import math
 import statistics
 from collections.abc import Sequence
@@ -45,6 +46,8 @@ from tmft.training.multitask import MultiTask, make_training_tasks
 from tmft.training.trackers import TRACKERS
 from tmft.training_task import Embedder, PackedEmbedder, TrainingTask
 
+log: logging.Logger = logging.getLogger("tmft")
+
 
 def train_run(
     run: Run,
@@ -78,6 +81,10 @@ def train_run(
             run.init_folder, config.num_loaded_layers, config.pooling, config.max_length, config.init
         )
         model.to(processes.device).source = config.init_from or config.ckpt
+        if processes.rank == 0 and (mix := run.init_folder.settings(config.pooling).layer_mix):
+            log.warning(
+                "%s pools a mean of layers, %s: training pools the last layer alone", model.source, mix
+            )
         model.similarity_fn_name = "cosine"  # what the losses and the score on dev compare embeddings by
         if config.projection:
             model.truncate_dim = None  # the projection takes all dimensions
