@@ -241,8 +241,8 @@ def make_attention_bias(
     faster than attention written out. For a single short sentence in float32 on a CPU it is None, as nothing
     is masked. The parameters are those of block_diagonal_mask.
     """
-    # A graph is exported with one value of T and used with others, so its mask must not depend on T. A step in
-    # float32 on a GPU may be captured as a CUDA graph, for which no value of a tensor can be looked at.
+    # A graph is exported with one value of T and used with others, so its mask must not depend on T. A step
+    # in float32 on a GPU may be captured as a CUDA graph, for which no value of a tensor can be looked at.
     is_graph, (B, T) = torch.compiler.is_compiling(), attention_mask.shape
     is_16_bit, on_cpu = dtype.itemsize == 2, attention_mask.device.type == "cpu"
     is_long = not is_graph and T > LONG_ROW

@@ -206,7 +206,7 @@ def test_a_short_sentence_alone_needs_no_mask():
 
 
 def test_no_value_of_a_short_mask_in_float32_is_looked_at_on_another_device():
-    """A CUDA graph cannot; a tensor on the device meta has no values, and raises an error when asked for one."""
+    """A CUDA graph cannot. A tensor on the device meta has none, and raises an error when asked for one."""
     assert make_attention_bias(torch.ones(1, 9, device="meta"), torch.float32).shape == (1, 1, 9, 9)
 
 
