@@ -107,6 +107,15 @@ def check_range(name: str, value: float, low: float, high: float = math.inf) -> 
         raise InputError(f"{name} {shown}: choose {bounds}", name)
 
 
+def check_not_empty(name: str, value: object) -> None:
+    """Raise InputError for an empty text, such as that of a variable that is not set.
+
+    name: as in check_range. As a path it would be the current folder.
+    """
+    if value == "":
+        raise InputError(f"{name} is empty: give a value", name)
+
+
 def check_count(name: str, value: int, low: int, high: float = math.inf) -> None:
     """Raise InputError unless the value is a whole number with low <= value <= high; 3.0 is none.
 

@@ -40,7 +40,7 @@ REFUSED_BY_FINE_TUNE = {
     "layer": [True, 1.5, -1, 10**10, "", "x", "1,", "3-1", [], [1, -1], [1, 1.0], [[1]], np.array([0.5])],
     "seeds": [*NO_SEED, 0, 10**9, [], *([seed] for seed in NO_SEED), [0, 0], np.array([1, 1]), {0}],
     "callbacks": [None, 5, Callback(), [5], [Callback], "x"],
-    "output_dir": [5, True, b"runs"],
+    "output_dir": [5, True, b"runs", ""],
     "report_to": [None, 5, "tensorbord", ["tensorbord"], [5], "tensorboard"],
     "device": [None, 5, "gpu7", ""],
     # FineTuningRecipe

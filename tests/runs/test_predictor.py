@@ -120,6 +120,16 @@ def test_a_predictor_that_is_saved_and_loaded_predicts_the_same(objective, runs,
     assert not (tmp_path / "saved/predictions.npz").exists()
 
 
+def test_no_folder_is_not_the_current_one(runs, tmp_path, monkeypatch):
+    """A variable that is not set is no order to write over the README.md of the current folder."""
+    monkeypatch.chdir(tmp_path)
+    result = runs["softmax"]
+    for save in (result.save_pretrained, result.predictor.save_pretrained, result.model.save_pretrained):
+        with pytest.raises(InputError, match="^folder is empty: give a value$"):
+            save("")
+    assert not list(tmp_path.iterdir())
+
+
 def test_no_examples_have_no_labels(runs):
     labels, probabilities = runs["softmax"].predict([])
     assert labels == [] and probabilities.shape == (0, 2)
