@@ -107,7 +107,7 @@ def check_range(name: str, value: float, low: float, high: float = math.inf) -> 
         raise InputError(f"{name} {shown}: choose {bounds}", name)
 
 
-def check_not_empty(name: str, value: object) -> None:
+def check_not_blank(name: str, value: object) -> None:
     """Raise InputError for an empty text, such as that of a variable that is not set.
 
     name: as in check_range. As a path it would be the current folder.

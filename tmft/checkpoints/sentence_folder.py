@@ -27,7 +27,7 @@ from tmft.embedding.layer_mix import format_layer_mix, layer_mix_width, parse_la
 from tmft.embedding.modules import Dense
 from tmft.embedding.similarity import SIMILARITIES
 from tmft.embedding.token_weights import TokenWeights
-from tmft.errors import InputError, check_choice, check_not_empty
+from tmft.errors import InputError, check_choice, check_not_blank
 from tmft.io.arguments import check_arguments
 from tmft.io.atomic import replacing_files, write_file
 from tmft.models.families import FAMILIES
@@ -124,7 +124,7 @@ def save_sentence_encoder(
     model: "SentenceEncoder", folder: str | os.PathLike[str], dtype: str | torch.dtype | None = None
 ) -> None:
     """Write the folder of a model. `SentenceEncoder.save_pretrained` explains the parameters."""
-    check_not_empty("folder", folder)
+    check_not_blank("folder", folder)
     folder, dtype = Path(folder), parse_dtype(dtype or "auto") or model.dtype
     settings = check_can_be_saved(model)
     padding_side = FAMILIES[model.encoder.config.model_type].padding_side

@@ -32,7 +32,7 @@ from tmft.errors import (
     SEED_RANGE,
     InputError,
     check_choice,
-    check_not_empty,
+    check_not_blank,
     check_range,
     did_you_mean,
     renamed_parameters,
@@ -170,7 +170,7 @@ def fine_tune(
     score_range, layer, seeds = (to_python(value) for value in (score_range, layer, seeds))
     settings = {name: to_python(value) for name, value in settings.items()}
     check_arguments(locals(), get_type_hints(fine_tune))
-    check_not_empty("output_dir", output_dir)
+    check_not_blank("output_dir", output_dir)
     low, high = score_range
     if not -MAX_COUNT <= low < high <= MAX_COUNT:
         raise InputError(

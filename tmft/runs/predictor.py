@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from tmft.checkpoints.model_folder import ST_CONFIG_FILES
-from tmft.errors import InputError, check_choice, check_not_empty, short_repr
+from tmft.errors import InputError, check_choice, check_not_blank, short_repr
 from tmft.io.atomic import replacing_files
 from tmft.loss import Objective
 from tmft.runs.predictions import PREDICTIONS_FILE
@@ -124,7 +124,7 @@ class Predictor:
 
         folder: as in SentenceEncoder.save_pretrained; SentenceEncoder.from_pretrained opens it, too.
         """
-        check_not_empty("folder", folder)
+        check_not_blank("folder", folder)
         with replacing_files(Path(folder), stale=(*ST_CONFIG_FILES, HEAD_FILE, PREDICTIONS_FILE)) as new:
             self.model.save_pretrained(new)
             save_heads({self.task_name: self.objective}, new)
