@@ -80,6 +80,8 @@ def encode_file(
     if an embedding is not finite, or if nothing can be written.
     """
     rank, world_size = processes.rank, processes.world_size
+    if out.suffix.lower() not in ("", ".npy", ".parquet"):  # such as .csv, which the file would not be
+        raise InputError(f"out {out}: embeddings are written as .npy or .parquet: end the name so", "out")
     check_keep_columns(out, column, keep_columns)
     check_embedding_precision(model, embedding_precision)
     if is_parquet(out) and embedding_precision != "float32":
