@@ -603,7 +603,10 @@ def pretrain(bench) -> dict:
 
 
 def pretraining_round(bench, path: Path, model, corpus, masking, recipe, precision: str):
-    """Return a round of pre-training, in tokens per second. path: beside it is the training checkpoint."""
+    """Return a function that does a round of pre-training and returns its tokens per second.
+
+    path: a file of the benchmark; the training checkpoint of the round is written beside it.
+    """
     process, recipe = single_process(bench.device), replace(recipe, precision=precision)
 
     def run() -> float:

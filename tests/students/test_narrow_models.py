@@ -106,7 +106,7 @@ def test_a_size_or_model_that_does_not_fit_is_refused(changes, size, message):
 
 @pytest.mark.parametrize("layers", [(WORD_EMBEDDINGS, 2), (WORD_EMBEDDINGS,)])
 def test_a_model_that_pools_its_token_embeddings_is_refused(layers):
-    """They would have other dimensions than the other parts of the mean, or than the model had."""
+    """Narrow embeddings have fewer dimensions than the hidden states beside them in the mean."""
     model = tiny_model(model_type="bert")
     model.layers = layers
     with pytest.raises(InputError, match="embedding_size: the model pools its token embeddings") as error:

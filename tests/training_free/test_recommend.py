@@ -92,7 +92,7 @@ def text_for(*scores: float, random: float = -1.0) -> str:
     """The text if the unchanged model has the first of these scores, and two variants have the others."""
     variants = [Variant("4", "uniform", ""), Variant("4", "idf", ""), Variant("word", "idf", "zscore")]
     results = GridResults({"similarity": ["a"]}, ["word", "4", "random"], ["word", "4"])
-    pairs = [*zip(variants, scores, strict=False), (Variant("random", "idf", ""), random)]
+    pairs = [*zip(variants[: len(scores)], scores, strict=True), (Variant("random", "idf", ""), random)]
     results.scores = {variant: {("a", "dev"): score} for variant, score in pairs}
     results.scores[Variant("4", "uniform", "quantile")] = {("a", "dev"): 0.99}  # cannot be saved
     return recommend(results, ["M"], Path("own.txt"))

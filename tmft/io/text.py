@@ -48,10 +48,10 @@ def read_lines(path: Path, encoding: str = "") -> Iterator[str]:
         with file as lines:
             for number, line in enumerate(bounded_lines(lines, path)):
                 if number == 0 and not line.endswith("\n") and "\r" in line.rstrip("\r"):
-                    problem = (
-                        f"{path} is one line: its lines end with \\r alone, as old programs on a Mac write"
+                    raise InputError(
+                        f"{path} is one line: its lines end with \\r alone, as old programs on a Mac write "
+                        "them: save it with the line ends of Unix or Windows"
                     )
-                    raise InputError(f"{problem} them: save it with the line ends of Unix or Windows")
                 if "\0" in line:
                     raise InputError(f"{path} is not plain text: it has zero bytes; name a text file")
                 yield line.removesuffix("\n").removesuffix("\r")

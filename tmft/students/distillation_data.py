@@ -85,12 +85,12 @@ def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) 
     Raises InputError if too few lines are left, or if the embeddings on disk have changed since then.
     """
     config = EmbeddingDistillationConfig(**task.objective_args)
-    dev_lines = MAX_DEV_LINES if is_computed_on_text(task.metric) else 0
-    lines, embeddings = embedded_lines(config.teacher, config, dev_lines, excluded_sentences)
+    splits_text = is_computed_on_text(task.metric)
+    lines, embeddings = embedded_lines(config.teacher, config, splits_text, excluded_sentences)
     if config.second_teacher:
-        _, others = embedded_lines(config.second_teacher, config, dev_lines, excluded_sentences)
+        _, others = embedded_lines(config.second_teacher, config, splits_text, excluded_sentences)
         embeddings = combine_embeddings(embeddings, others)
-    dev_size = min(dev_lines, math.ceil(len(lines) / 100))
+    dev_size = held_out_size(len(lines), splits_text)
     start, end = {"dev": (0, dev_size), "test": (dev_size, 2 * dev_size), "train": (2 * dev_size, None)}[
         split
     ]
@@ -98,11 +98,11 @@ def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) 
 
 
 def embedded_lines(
-    teacher: str, config: EmbeddingDistillationConfig, dev_lines: int, excluded_sentences: Sequence[str]
+    teacher: str, config: EmbeddingDistillationConfig, splits_text: bool, excluded_sentences: Sequence[str]
 ) -> tuple[list[str], Tensor]:
     """Return the N lines of the text in random order, and the memory-mapped (N, D) embeddings of a teacher.
 
-    dev_lines: the number of lines that dev and test each take away at most.
+    splits_text: whether some of the lines will be dev and test.
     """
     paths = [Path(name) for name in config.text]
     folder = DATA_FOLDER / CACHE_FOLDER / cache_key(teacher, config, paths, excluded_sentences)
@@ -115,7 +115,7 @@ def embedded_lines(
     if is_complete:
         check_teacher_digests(folder)
     lines = read_kept_lines(folder)
-    if len(lines) < 2 + 2 * min(dev_lines, math.ceil(len(lines) / 100)):
+    if len(lines) < 2 + 2 * held_out_size(len(lines), splits_text):
         raise InputError(
             f"text {' '.join(map(str, paths))}: {len(lines)} lines are left, too few: give a longer text",
             "text",
@@ -123,6 +123,11 @@ def embedded_lines(
     if not is_complete:
         embed_with_teacher(teacher, paths, folder, len(lines))
     return lines, read_embeddings(folder / "vectors.npy", len(lines))
+
+
+def held_out_size(num_lines: int, splits_text: bool) -> int:
+    """Return how many lines of a text are dev, and as many test; 0 if they are pairs with scores."""
+    return min(MAX_DEV_LINES, math.ceil(num_lines / 100)) if splits_text else 0
 
 
 def combine_embeddings(first: Tensor, second: Tensor) -> Tensor:
