@@ -2,11 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from tmft.errors import InputError
-from tmft.packing import PackedBatch
+from tmft.packing import PackedBatch, pack_arrays
 from tmft.pooling import POOLINGS, parse_pooling
 
 # Two sentences in one row of five positions: three tokens, one token, and padding at the end.
@@ -82,3 +83,16 @@ def test_an_unknown_pooling_is_an_error_that_suggests_the_nearest(name, nearest)
 def test_a_name_unlike_any_pooling_is_an_error_without_a_suggestion(name):
     with pytest.raises(InputError, match="choose one of mean, .* or several as in max\\+mean$"):
         parse_pooling(name)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "weightedmean", "mean_sqrt_len_tokens"])
+def test_the_mean_of_a_sentence_with_its_own_row_is_computed_from_this_row_alone(pooling):
+    lengths = np.array([3, 8, 5])
+    batch, _ = pack_arrays(np.arange(16), lengths, 8, pad_id=0, one_row_each=True)
+    hidden = torch.randn(3, 8, 4, generator=torch.Generator().manual_seed(0))
+    expected = POOLINGS[pooling].pool(hidden, batch, None)
+    padded = PackedBatch(batch.input_ids, batch.sentence_ids, batch.position_ids, 3)
+    torch.testing.assert_close(expected, POOLINGS[pooling].pool(hidden, padded, None))
+    hidden[1] = torch.inf  # 0 * inf would be NaN in a product over the positions of all sentences
+    pooled = POOLINGS[pooling].pool(hidden, batch, None)
+    assert torch.equal(pooled[[0, 2]], expected[[0, 2]])

@@ -35,14 +35,17 @@ def read_lines(path) -> list[str]:
 
 
 def check_reproducible(model: SentenceEncoder, texts: list[str], num_alone: int) -> None:
-    """Embed texts in several orders, in parts and alone, with one and two threads: no byte differs."""
-    torch.set_num_threads(1)
-    embeddings = model.encode(texts, reproducible=True)
-    np.testing.assert_allclose(embeddings, model.encode(texts), rtol=0, atol=0.05)
-    expected = dict(zip(texts, embeddings, strict=True))
+    """Embed texts in several orders, in parts and alone, with one and two threads: no byte differs.
+
+    In bfloat16 those of one and of two threads are not compared: some CPUs then divide a product otherwise.
+    """
     rng = random.Random(0)
     for num_threads in (1, 2):
         torch.set_num_threads(num_threads)
+        if num_threads == 1 or model.dtype == torch.bfloat16:
+            embeddings = model.encode(texts, reproducible=True)
+            np.testing.assert_allclose(embeddings, model.encode(texts), rtol=0, atol=0.05)
+            expected = dict(zip(texts, embeddings, strict=True))
         orders = [rng.sample(texts, count) for count in (len(texts), len(texts) // 2, 7)]
         for order in [*orders, *([text] for text in rng.sample(texts, num_alone))]:
             for text, embedding in zip(order, model.encode(order, reproducible=True), strict=True):

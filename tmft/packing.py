@@ -124,12 +124,15 @@ class PackedBatch:
     sentences were given to pack(); 0 on padding.
     position_ids: the position of a token in its sentence, counted from 0.
     num_sentences: S.
+    one_row_each: True if S = B and row b holds sentence b + 1 alone. The mean of a sentence is then computed
+    from its row alone. False says nothing about the rows.
     """
 
     input_ids: Tensor
     sentence_ids: Tensor
     position_ids: Tensor
     num_sentences: int
+    one_row_each: bool = False
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -144,7 +147,7 @@ class PackedBatch:
         if self.input_ids.device == torch.device(device):
             return self
         input_ids, sentence_ids, position_ids = copy_to(torch.stack(self.inputs), torch.device(device))
-        return PackedBatch(input_ids, sentence_ids, position_ids, self.num_sentences)
+        return PackedBatch(input_ids, sentence_ids, position_ids, self.num_sentences, self.one_row_each)
 
 
 def pack(
@@ -215,6 +218,7 @@ def pack_arrays(
         torch.from_numpy(sentence_ids).view(B, T),
         torch.from_numpy(position_ids).view(B, T),
         len(lengths),
+        one_row_each,
     )
     return batch, index
 

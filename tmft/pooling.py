@@ -51,14 +51,20 @@ def mean_pooling(hidden: Tensor, batch: PackedBatch, weights: Tensor | None = No
     """Return the (weighted) mean over the tokens of each sentence: (S, D), float32 or float64.
 
     hidden: (B, T, D). batch: the packed batch. weights: (B, T), at least 0, or None if all are 1.
-    It is computed as the product of an (S, N) matrix of weights with the (N, D) hidden states. A sentence
-    whose weights are all 0 gets the unweighted mean. A sentence without tokens gets a vector of zeros.
+    It is computed as the product of an (S, N) matrix of weights with the (N, D) hidden states. The order in
+    which a product adds the tokens of a sentence may depend on its place in the batch; if each sentence has a
+    row of its own, they are therefore added row by row. A sentence whose weights are all 0 gets the
+    unweighted mean. A sentence without tokens gets a vector of zeros.
     """
     hidden = hidden.to(torch.promote_types(hidden.dtype, torch.float32))  # a sum in 16 bits is too coarse
     matrix = sentence_mask(batch).to(hidden.dtype)  # (S, N)
     if weights is not None:
         weighted = matrix * weights.flatten()
         matrix = torch.where(weighted.any(1, keepdim=True), weighted, matrix)
+    if batch.one_row_each:
+        rows = torch.arange(len(hidden), device=hidden.device)
+        own = matrix.unflatten(1, hidden.shape[:2])[rows, rows]  # (B, T)
+        return (own[..., None] * hidden).sum(1) / own.sum(1, keepdim=True).clamp(min=1e-30)
     with no_autocast(hidden.device.type):
         return (matrix @ hidden.flatten(0, 1)) / matrix.sum(1, keepdim=True).clamp(min=1e-30)
 

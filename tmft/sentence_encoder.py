@@ -434,8 +434,8 @@ class SentenceEncoder(nn.Module):
         of an embedding that was truncated is below 1, unless normalize_embeddings is given.
         normalize_embeddings: scale each embedding to unit length, after truncate_dim has been applied.
         reproducible: on one kind of CPU, give each sentence the same bytes in any call, whatever sentences
-        are encoded with it, in any order and with any number of threads. This takes longer, most of all for
-        a single sentence. model.reproducible = True has the same effect for every call.
+        are encoded with it and in any order. In bfloat16 this holds for one number of threads. It takes
+        longer, most of all for one sentence. model.reproducible = True has the same effect for every call.
         batch_size: ignored, because batches are filled up to a number of tokens, not of sentences; accepted
         so that code written for sentence-transformers runs.
         output_value, precision, device: accepted for the same reason, but a TypeError is raised for any value
