@@ -19,7 +19,6 @@ from tmft.cli import encode_command as encode
 from tmft.cli import export_command as export
 from tmft.cli import grid_command as grid
 from tmft.cli import predict_command as predict
-from tmft.cli import recommend_command as recommend
 from tmft.cli import report_command as report
 from tmft.cli import search_command as search
 from tmft.cli import serve_command as serve
@@ -51,7 +50,7 @@ PARSERS = {"train.py": train, "evaluate.py": evaluate, "cka.py": cka, "data/get_
 PARSERS |= {"-m tmft train": train, "-m tmft evaluate": evaluate, "-m tmft cka": cka}
 PARSERS |= {
     f"-m tmft {module.__name__.rpartition('.')[2].removesuffix('_command')}": module
-    for module in (encode, search, predict, serve, export, student, report, recommend, grid, data)
+    for module in (encode, search, predict, serve, export, student, report, grid, data)
 }
 
 

@@ -21,7 +21,6 @@ from tmft.cli import encode_command as encode
 from tmft.cli import export_command as export
 from tmft.cli import grid_command as grid
 from tmft.cli import predict_command as predict
-from tmft.cli import recommend_command as recommend
 from tmft.cli import report_command as report
 from tmft.cli import search_command as search
 from tmft.cli import serve_command as serve
@@ -124,10 +123,6 @@ MISTAKES = [
     (["grid", "--data-root", "x"], "--data and --data-root: give only one of the two"),
     (["grid", "--split", "dev"], "unknown option --split; "),
     (["grid", "--out", "/proc/none/x"], "cannot write "),
-    (["recommend", "--save", "x"], "unknown option --save; see --help"),
-    (["recommend"], "no/where cannot be read (No such file or directory): "),
-    (["recommend", "--split", "dev"], "unknown option --split; see --help"),
-    (["recommend", "--data-root", "x"], "--data and --data-root: give only one of the two"),
     (["encode", "--task", "stsb"], "unknown option --task; see --help"),
     (["export", "--public"], "--public has no effect without --push-to-hub: remove --public"),
     (["export", "--precision", "int8"], "unknown option --precision"),
@@ -151,7 +146,6 @@ COMMANDS = {
     "export": export,
     "student": student,
     "report": report,
-    "recommend": recommend,
     "grid": grid,
     "cka": cka,
     "data": data_command,
@@ -169,7 +163,6 @@ def message_of(name: str, words: list[str], arguments, tiny_folder, tiny_data) -
         "search": [*folder, "a query", "--corpus", "x.txt"],
         "export": [*folder, str(tiny_folder / "export"), *data],
         "report": ["runs"],
-        "recommend": [*folder, "no/where", *data],
         "grid": [*folder, "--task", "stsb", *data],
     }
     with pytest.raises(InputError) as error:
@@ -186,10 +179,8 @@ def test_mistakes_in_options(words, message, arguments, tiny_folder, tiny_data, 
     assert not (tmp_path / "runs").exists()  # nothing half-written
 
 
-@pytest.mark.parametrize("module", [cka, evaluate, recommend])
 def test_a_folder_that_is_missing_is_said_before_data_are_downloaded(module, tmp_path, monkeypatch):
     monkeypatch.setattr("tmft.datasets.task_lookup.download_dataset", None)  # would be called
-    second = {cka: [str(tmp_path)], evaluate: [], recommend: ["sentences.txt"]}[module]
     words = [str(tmp_path / "typo"), *second, "--data-root", str(tmp_path)]
     with pytest.raises(InputError, match="^no folder .*/typo: check the path"):
         module.main(words if module is cka else [*words, "--task", "sickr"])
@@ -397,7 +388,6 @@ WITHOUT_DEFAULT = {
     student: {"TEACHER", "FOLDER", "--text"},
     export: MODEL | {"FOLDER", "--push-to-hub", "--public"},
     report: {"RUNS"},
-    recommend: {"MODEL", "FILE"},
     grid: {"MODEL"},
     data_command: {"NAME"},
 }

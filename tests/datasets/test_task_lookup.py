@@ -16,7 +16,6 @@ import tmft.data
 import tmft.datasets.download
 import tmft.datasets.task_lookup
 import train
-from tmft.cli import recommend_command as recommend
 from tmft.data import SPLITS, read_examples
 from tmft.datasets.digests import SHA256
 from tmft.datasets.download import download_dataset
@@ -223,7 +222,7 @@ def test_no_command_downloads_data_whose_folder_the_user_names(run, published, t
 def test_without_a_network_the_sample_that_comes_with_tmft_is_taken(
     split, published, tiny_folder, tmp_path, monkeypatch, capsys
 ):
-    """By cka and recommend, if no data are named; a file that is there, and wrong, is an error."""
+    """By cka, if no data are named; a file that is there, and wrong, is an error."""
 
     def offline(name):
         raise InputError(f"{name} cannot be downloaded: no network")
@@ -237,12 +236,6 @@ def test_without_a_network_the_sample_that_comes_with_tmft_is_taken(
     if split == "test":
         cka.main([str(tiny_folder), str(tiny_folder)])
         assert "242 sentences of sample test" in capsys.readouterr().out
-    else:
-        (tmp_path / "own.txt").write_text("a dog\na cat\nmusic\n")
-        recommend.main([str(tiny_folder), str(tmp_path / "own.txt")])
-        printed = capsys.readouterr().out
-        assert "scored on 105 pairs of sample dev" in printed
-        assert "--task sample" in printed or "Keep the model unchanged" in printed
     (published / "stsb").mkdir(parents=True)
     (published / "stsb" / f"{split}.tsv").write_text("wrong\n")
     with pytest.raises(InputError, match="sentence1"):

@@ -13,7 +13,7 @@ from tmft.errors import InputError, did_you_mean
 from tmft.io.packages import missing_packages
 
 SCRIPTS = ("train", "evaluate", "cka")  # in the root of a checkout; in an installation in tmft.commands
-COMMANDS = (*SCRIPTS, *"encode search predict serve export student report recommend grid data".split())
+COMMANDS = (*SCRIPTS, *"encode search predict serve export student report grid data".split())
 
 
 def main() -> None:
