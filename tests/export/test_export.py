@@ -131,11 +131,6 @@ REFUSED = {
     ),
     "dtype int4: format sentence-transformers supports float32": (tiny_model, {"dtype": "int4"}),
     "dtype int8: format sentence-transformers supports float32": (tiny_model, {"dtype": "int8"}),
-    "format openvino supports float32, float16, int8": (tiny_model, {"format": "openvino", "dtype": "uint8"}),
-    "dtype int8 of format openvino needs sentences to calibrate with: name a text file of a few": (
-        tiny_model,
-        {"format": "openvino", "dtype": "int8"},
-    ),
     "calibration_lines have no effect with dtype float32: choose int8, or remove them": (
         tiny_model,
         {"format": "onnx", "calibration_lines": ["a man"]},
@@ -363,23 +358,7 @@ def test_a_missing_package_is_one_line(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("package", ["openvino", "nncf"])
-def test_a_package_of_openvino_that_is_missing_is_one_line(package, onnx, tmp_path, monkeypatch):
-    for name in ("openvino", "nncf"):
-        monkeypatch.setitem(sys.modules, name, None if name == package else sys)
-    message = f"format openvino needs {package}: pip install onnx onnxscript openvino nncf"
-    with pytest.raises(InputError, match=message):
-        export(tiny_model(), tmp_path / "x", "openvino", "int8", calibration_lines=["a man"])
-    assert list(tmp_path.iterdir()) == []
-
-
 # ----------------------------------------------------------------------------------------------------- 8 bits
-
-
-@pytest.fixture
-def openvino(onnx):
-    for name in ("openvino", "nncf"):
-        pytest.importorskip(name, reason=f"{name} is not installed: pip install openvino nncf")
 
 
 CALIBRATION = ["A man plays the guitar.", "Bread costs more than last year.", "The dog sleeps.", "Who is it?"]
@@ -440,22 +419,6 @@ def linear_inputs(path) -> tuple[set[str], int]:
     return {node.op_type for node in graph.node if "MatMul" in node.op_type}, len(scales)
 
 
-@pytest.mark.slow
-def test_openvino_gives_the_same_embeddings_and_in_8_bits_nearly_the_same(openvino, tmp_path, capfd):
-    model = with_modules()
-    found = export(model, tmp_path / "whole", "openvino", sentences=LONG)
-    assert_same_embeddings(found, model.encode(LONG), tolerance=1e-5)
-    found = export(model, tmp_path / "int8", "openvino", "int8", sentences=LONG, calibration_lines=LONG)
-    assert 0.98 < lowest_cosine(model, found) < 1 - 1e-6
-    weights = [tmp_path / name for name in ("whole/openvino/openvino_model.bin",)]
-    weights.append(tmp_path / "int8/openvino/openvino_model_qint8_quantized.bin")
-    whole, quantized = (path.stat().st_size for path in weights)
-    assert quantized < 0.3 * whole
-    assert sorted(path.suffix for path in (tmp_path / "int8/openvino").iterdir()) == [".bin", ".xml"]
-    assert not (tmp_path / "int8/onnx").exists()
-    assert capfd.readouterr() == ("", "")  # no bars of progress
-
-
 @pytest.mark.parametrize("content", [None, "", "\n \n"])
 def test_a_file_of_calibration_lines_without_text_is_refused_first(content, tiny_folder, tmp_path):
     lines = tmp_path / "lines.txt"
@@ -505,15 +468,12 @@ def test_what_the_card_says_works_word_for_word_and_transformers_misses_nothing(
 CARDS = {  # format and dtype -> the options of sentence-transformers in the card
     ("onnx", "float32"): 'backend="onnx")',
     ("onnx", "int8"): 'backend="onnx", model_kwargs={"file_name": "model_qint8_avx512_vnni.onnx"})',
-    ("openvino", "float32"): 'backend="openvino")',
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CARDS, ids=" ".join)
 def test_what_the_card_of_a_graph_says_works(kind, onnx, request, tmp_path):
-    if kind[0] == "openvino":
-        request.getfixturevalue("openvino")
     model = with_modules()
     model.prompt = ""
     export(model, tmp_path / "x", *kind)

@@ -16,8 +16,6 @@ Letters in this file: R rows, C columns, G groups of a matrix.
 """
 
 import math
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -34,20 +32,17 @@ NUMBER_RANGES = {"int4": (-8, 7), "int8": (-127, 127)}
 SCALE_FACTORS = [1 - 0.01 * n for n in range(31)]
 
 
-def pack_weights(
-    weights: dict[str, Tensor], dtype: str, known_scales: Mapping[str, Tensor] = MappingProxyType({})
-) -> dict[str, Tensor]:
+def pack_weights(weights: dict[str, Tensor], dtype: str) -> dict[str, Tensor]:
     """Return the tensors of a compact file for the weights of a model.
 
-    dtype: "int4" or "int8". known_scales: name -> scales of a weight that is rounded already; those of the
-    others are searched.
+    dtype: "int4" or "int8".
     """
     packed = {}
     for name, weight in weights.items():
         if (own_dtype := storage_dtype(name, weight, dtype)) is None:
             packed[name] = weight.half()
             continue
-        scales = known_scales[name] if name in known_scales else search_scales(weight, own_dtype)
+        scales = search_scales(weight, own_dtype)
         groups = quantize(split_into_groups(weight.float(), own_dtype), scales.float()[:, :, None], own_dtype)
         numbers = groups.flatten(1)[:, : weight.shape[1]].to(torch.int8).contiguous()
         packed[f"{name}.scales"] = scales

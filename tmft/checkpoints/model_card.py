@@ -75,7 +75,7 @@ class UsageInfo:
     is_plain_mean: whether an embedding is the mean of the last hidden states and nothing else.
     has_pooler: whether transformers_class creates a pooler; its weights are not in the files.
     compatibility_note: what other libraries compute differently, in sentences; '' if nothing.
-    graph_file: path in the folder of the ONNX, OpenVINO or GGUF file, or of encode.py of the compact format;
+    graph_file: path in the folder of the ONNX file, or of encode.py of the compact format;
         '' if the model is stored as weights.
     """
 
@@ -137,8 +137,6 @@ def format_sentence_model_card(
     library = "sentence-transformers"
     if usage.graph_file == "encode.py":
         snippet, library = numpy_snippet(name), "tmft"
-    elif usage.graph_file.endswith(".gguf"):
-        snippet, library = gguf_snippet(name, usage.graph_file), "gguf"
     elif usage.graph_file:
         snippet = graph_snippet(name, max_length, usage.graph_file)
     else:
@@ -197,47 +195,28 @@ def numpy_snippet(model_name: str) -> str:
 >>> embeddings = SentenceEncoder.from_pretrained("{model_name}").encode(sentences)"""
 
 
-def gguf_snippet(model_name: str, graph_file: str) -> str:
-    """Return a code snippet that encodes with llama.cpp."""
-    return f"""\
->>> from llama_cpp import Llama  # llama-cpp-python
->>> model = Llama("{model_name}/{graph_file}", embedding=True)
->>> embeddings = model.embed(sentences, normalize=True)"""
-
-
 def graph_snippet(model_name: str, max_length: int, graph_file: str) -> str:
-    """Return a code snippet that encodes with the graph of a model.
+    """Return a code snippet that encodes with the ONNX graph of a model.
 
-    It shows this with sentence-transformers and with onnxruntime or openvino alone.
+    It shows this with sentence-transformers and with onnxruntime alone.
     max_length: the number of tokens to which sentences are truncated. graph_file: path of the graph in the
-    folder; its first part, onnx or openvino, says which one it is.
+    folder.
     """
-    backend, _, file_name = graph_file.partition("/")
-    plugin, engine = {"onnx": ("optimum-onnx", "onnxruntime"), "openvino": ("optimum-intel", "openvino")}[
-        backend
-    ]
-    is_default = file_name in ("model.onnx", "openvino_model.xml")  # that sentence-transformers looks for
+    file_name = graph_file.removeprefix("onnx/")
+    is_default = file_name == "model.onnx"  # that sentence-transformers looks for
     options = "" if is_default else f', model_kwargs={{"file_name": "{file_name}"}}'
-    inputs = '{"input_ids": ids, "attention_mask": mask}'
-    run = {
-        "onnx": f"""\
->>> session = onnxruntime.InferenceSession("{model_name}/{graph_file}")
->>> [embeddings] = session.run(["sentence_embedding"], {inputs})""",
-        "openvino": f"""\
->>> graph = openvino.compile_model("{model_name}/{graph_file}", "CPU")
->>> embeddings = graph({inputs})["sentence_embedding"]""",
-    }[backend]
     return f"""\
->>> from sentence_transformers import SentenceTransformer  # with {plugin}
->>> model = SentenceTransformer("{model_name}", backend="{backend}"{options})
+>>> from sentence_transformers import SentenceTransformer  # with optimum-onnx
+>>> model = SentenceTransformer("{model_name}", backend="onnx"{options})
 >>> embeddings = model.encode(sentences)
->>> import {engine}, tokenizers  # or, from a folder, with these two alone
+>>> import onnxruntime, tokenizers  # or, from a folder, with these two alone
 >>> tokenizer = tokenizers.Tokenizer.from_file("{model_name}/tokenizer.json")
 >>> tokenizer.enable_truncation({max_length})
 >>> tokenizer.enable_padding()
 >>> batch = tokenizer.encode_batch(sentences)
 >>> ids, mask = [text.ids for text in batch], [text.attention_mask for text in batch]
-{run}"""
+>>> session = onnxruntime.InferenceSession("{model_name}/{graph_file}")
+>>> [embeddings] = session.run(["sentence_embedding"], {{"input_ids": ids, "attention_mask": mask}})"""
 
 
 def transformers_section(usage: UsageInfo, model_name: str) -> str:

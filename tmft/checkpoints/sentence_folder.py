@@ -190,7 +190,7 @@ def sentence_model_card(
     """Return the model card of a model, the text of README.md, in Markdown.
 
     data: training details and scores of a run; None: those that the model has. name: the folder or hub id
-    that the code snippets of the card load. graph_file: path in the folder of the ONNX or OpenVINO graph that
+    that the code snippets of the card load. graph_file: path in the folder of the ONNX graph that
     the model is saved as, which is loaded by other code; '' if it is saved as weights.
     """
     config, num_layers = collect_settings(model), len(model.encoder.layers)

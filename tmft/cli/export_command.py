@@ -2,17 +2,15 @@
 
     python -m tmft export runs/<name> served
     python -m tmft export runs/<name> served --format onnx --dtype float16
-    python -m tmft export runs/<name> served --format openvino --dtype int8 --calibration-lines sentences.txt
     python -m tmft export runs/<name> small --prune-vocabulary sentences.txt
     python -m tmft export runs/<name> without-torch --format compact
-    python -m tmft export runs/<name> for-ollama --format gguf --dtype float16
     python -m tmft export runs/<name> --push-to-hub OWNER/NAME --public
 
 The exported folder is opened again, and its size, the largest difference of an embedding, the lowest cosine
 and the score before and after are printed, on a sample or on --task. Formats: sentence-transformers (which
 transformers opens, too); bert, an ELECTRA stored as a BERT for servers that do not support ELECTRA; onnx, for
-ONNX Runtime; openvino, for OpenVINO (both also with 8 bits: --dtype int8); compact, for numpy and tokenizers
-without torch (--dtype int4 or int8); gguf, for llama.cpp, ollama and LM Studio.
+ONNX Runtime; also with
+8 bits; compact, for numpy and tokenizers without torch (--dtype int4 or int8).
 """
 
 import math
@@ -52,7 +50,6 @@ from tmft.students.narrow_models import factorize_embeddings
 from tmft.students.vocabulary_pruning import prune_vocabulary
 
 CALIBRATION_LINES = 300  # as many as nncf takes by default
-COMPACT_CALIBRATION_LINES = 1000  # twice as many come no closer to the original
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -60,8 +57,7 @@ def main(argv: list[str] | None = None) -> None:
     check_output_folder(args.folder, is_new=True)
     calibration_lines = []
     if args.calibration_lines:
-        count = COMPACT_CALIBRATION_LINES if args.format == "compact" else CALIBRATION_LINES
-        calibration_lines = read_calibration_lines(args.calibration_lines, count)
+        calibration_lines = read_calibration_lines(args.calibration_lines, CALIBRATION_LINES)
     result = FineTunedRun(args.model).result
     name, task = only_similarity_task(tasks_from_args(args, ["sample"]))
     evaluation = Evaluation(task, cache(partial(read_split, task)), args.split)
@@ -133,15 +129,13 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     group.add_argument("--format", choices=FORMATS, default="sentence-transformers", help="file format")
     dtypes = ["auto", *DTYPES, *QUANTIZED_DTYPES]
     group.add_argument("--dtype", choices=dtypes, help="type of the weights in the files; auto: the type in "
-                       "which they are stored in MODEL, then also in memory; int8 (formats onnx and "
-                       "openvino): weights and inputs of linear maps in 8 bits, for CPUs with VNNI "
+                       "which they are stored in MODEL, then also in memory; int8 (format onnx): "
+                       "weights and inputs of linear maps in 8 bits, for CPUs with VNNI "
                        "instructions and for ARM; uint8 (format onnx): the same for other CPUs; int4, int8 "
                        "(format compact): the weights alone; default: float32, with --format compact int4")
     group.add_argument("--calibration-lines", type=Path, metavar="FILE", help="text with a sentence per "
                        f"line: the first {CALIBRATION_LINES} determine the scales of inputs in 8 bits; "
-                       "default: format onnx determines them in each batch; format openvino needs FILE. "
-                       "Format compact: weights are rounded so that the outputs of linear maps change little "
-                       f"for the first {COMPACT_CALIBRATION_LINES}; default: so that weights change little")
+                       "default: they are determined in each batch")
     group.add_argument("--prune-vocabulary", type=Path, metavar="FILE", help="keep only the tokens that "
                        "occur in FILE, a text with a sentence per line; default: the whole vocabulary")
     group.add_argument("--vocab-size", type=int, metavar="N", help="with --prune-vocabulary: keep only N "

@@ -1,1 +1,1 @@
-"""A model in the formats of other programs: ONNX, OpenVINO, int8, the compact folder, the hub."""
+"""A model in the formats of other programs: ONNX, int8, the compact folder, the hub."""

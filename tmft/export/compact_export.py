@@ -17,7 +17,6 @@ from tmft.checkpoints.sentence_folder import collect_settings
 from tmft.embedding.modules import Dense, Normalize
 from tmft.errors import InputError
 from tmft.export import numpy_encoder
-from tmft.export.calibrated_rounding import round_with_calibration
 from tmft.io.atomic import write_file
 from tmft.sentence_encoder import SentenceEncoder
 
@@ -60,23 +59,8 @@ def write_compact(model: SentenceEncoder, folder: Path, dtype: torch.dtype) -> N
 
 
 def quantize_compact(folder: Path, dtype: str, calibration_lines: Sequence[str]) -> None:
-    """Convert the weights in a model folder to "int4" or "int8".
-
-    calibration_lines: the linear maps are rounded so that they change little for these; if there are none, so
-    that their weights change little.
-    """
-    calibrated: list[tuple[torch.Tensor, torch.Tensor]] = []
-    if calibration_lines:
-        model = SentenceEncoder.from_pretrained(folder)
-        calibrated = round_with_calibration(model, dtype, calibration_lines)
-        model.save_pretrained(folder)
+    """Convert the weights in a model folder to "int4" or "int8". calibration_lines: not used."""
     for path in folder.rglob("model.safetensors"):
         weights = load_file(path)
-        scales = {
-            name: scale
-            for name, weight in weights.items()
-            for rounded, scale in calibrated
-            if torch.equal(weight, rounded)
-        }
-        packed = pack_weights(weights, dtype, scales)
+        packed = pack_weights(weights, dtype)
         write_file(path, partial(save_file, packed, metadata={LAYOUT_KEY: LAYOUT_VERSION}))

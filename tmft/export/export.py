@@ -20,7 +20,6 @@ from tmft.checkpoints.weights import DTYPES
 from tmft.embedding.modules import Dense
 from tmft.errors import InputError, check_choice
 from tmft.export.compact_export import ENCODER_FILE, quantize_compact, require_compact_support, write_compact
-from tmft.export.gguf_export import GGUF_FILE, open_gguf, require_gguf_support, write_gguf
 from tmft.export.graph_encoder import find_graph
 from tmft.export.numpy_encoder import Encoder as NumpyEncoder
 from tmft.export.onnx import (
@@ -31,7 +30,6 @@ from tmft.export.onnx import (
     require_package,
     write_onnx,
 )
-from tmft.export.openvino import OpenVINOEncoder, quantize_openvino, write_openvino
 from tmft.io.atomic import check_output_folder, replacing_files, write_file
 from tmft.models.families import FAMILIES, convert_to_bert, empty_encoder
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
@@ -57,7 +55,6 @@ class ExportFormat:
     quantize: converts the float32 weights in a folder to 4 or 8 bits: (folder, entry of QUANTIZED_DTYPES,
         sentences to calibrate with); None if the format has no such weights.
     open_float32: the same as open for the files before `quantize`; None if open reads these, too.
-    needs_calibration: whether quantize needs such sentences.
     graph_pattern: of the path of the graph, or of encode.py, in the folder; '' if it has neither.
     """
 
@@ -68,7 +65,6 @@ class ExportFormat:
     packages: tuple[str, ...] = ()
     quantize: Callable[[Path, str, Sequence[str]], None] | None = None
     open_float32: Callable[[Path], Callable[[Sequence[str]], np.ndarray]] | None = None
-    needs_calibration: bool = False
     graph_pattern: str = ""
 
 
@@ -149,16 +145,6 @@ FORMATS = {
         quantize_onnx,
         graph_pattern="onnx/*.onnx",
     ),
-    "openvino": ExportFormat(
-        require_onnx_support,
-        write_openvino,
-        lambda folder: OpenVINOEncoder(folder).encode,
-        ("float32", "float16", "int8"),
-        PACKAGES["openvino"],
-        quantize_openvino,
-        needs_calibration=True,
-        graph_pattern="openvino/*.xml",
-    ),
     "compact": ExportFormat(
         prepare_compact,
         write_compact,
@@ -167,14 +153,6 @@ FORMATS = {
         quantize=quantize_compact,
         open_float32=load_tmft,
         graph_pattern=ENCODER_FILE,
-    ),
-    "gguf": ExportFormat(
-        lambda model: require_gguf_support(to_bert(model, "gguf")),
-        write_gguf,
-        open_gguf,
-        ("float32", "float16"),
-        PACKAGES["gguf"],
-        graph_pattern=GGUF_FILE,
     ),
 }
 
@@ -197,9 +175,7 @@ def export(
     repo_id: name of the repository on the hub, such as "user/model", that the usage example of the model card
     loads; None: the example loads the path "path/to/this/folder", for the reader to replace.
     sentences: N sentences to embed with the exported model; if there are none, it embeds CHECKED_SENTENCES.
-    calibration_lines: sentences that determine the scales of inputs in 8 bits; the format openvino needs them
-    for int8, and the format onnx quantizes dynamically without them. The format compact rounds weights more
-    precisely with them.
+    calibration_lines: sentences that determine the scales of inputs in 8 bits; without them the format onnx quantizes dynamically.
     Returns their embeddings, (N, D) float32; None without sentences. Raises InputError if the folder exists,
     if the format or the dtype does not fit the model, if a package is missing, or if an embedding is not
     finite or differs from that of the model by more than rounding. Then the folder is not written.
@@ -217,10 +193,6 @@ def export(
     if calibration_lines and not quantized:
         problem = f"calibration_lines have no effect with `dtype` {dtype}"
         raise InputError(f"{problem}: choose int8, or remove them", "calibration_lines", "dtype")
-    if quantized and export_format.needs_calibration and not calibration_lines:
-        problem = f"dtype {dtype} of `format` {format} needs sentences to calibrate with"
-        remedy = "name a text file of a few hundred lines with calibration_lines"
-        raise InputError(f"{problem}: {remedy}", "dtype", "format", "calibration_lines")
     for package in export_format.packages:
         require_package(package, format)
     check_output_folder(folder, is_new=True)

@@ -38,8 +38,6 @@ ONNX_FILE = "onnx/model.onnx"
 # The packages that an export format needs, in addition to those of tmft.
 PACKAGES = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
-    "openvino": ("onnx", "onnxscript", "openvino", "nncf"),
-    "gguf": ("gguf", "llama_cpp"),
 }
 # Weights of more bytes are stored in a file next to the graph, since an ONNX file may have at most 2 GiB.
 MAX_FILE_SIZE = 2**31 - 2**24
