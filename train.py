@@ -58,7 +58,6 @@ from tmft.runs.run_config import (
 from tmft.runs.run_folder import Digests, check_same_on_all_processes, data_digests, first_change
 from tmft.runs.sweep_plan import expand_grid, run_all
 from tmft.runs.train_run import train_run
-from tmft.training.trackers import check_trackers
 
 # What `python train.py` runs: the method at every layer of a small ELECTRA that comes with the project, see
 # docs/objectives.md. A model of only 128 dimensions needs a higher learning rate than the paper's 2e-5; 3e-4
@@ -86,8 +85,6 @@ def fine_tune_all(args: Namespace, seeds: list[int], processes: Processes, diges
     args: the command line. seeds: one or several. processes: those that torchrun started, or one. digests: of
     what the run that is repeated by --config has read; {} if there is none.
     """
-    report_to = args.report_to or []
-    check_trackers(report_to)
     task_overrides = args.score_range, args.objective, args.selection_metric, objective_args(args)
     task = get_task(args.task, args.data, args.data_root, *task_overrides)
     if args.selection_metric is None:
@@ -110,7 +107,7 @@ def fine_tune_all(args: Namespace, seeds: list[int], processes: Processes, diges
         run_all(
             runs,
             processes,
-            lambda run, processes: train_run(run, data, processes, vars(args), report_to=report_to),
+            lambda run, processes: train_run(run, data, processes, vars(args)),
         )
         runs = next(rounds, [])
 

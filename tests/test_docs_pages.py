@@ -1,7 +1,6 @@
 """The pages that people look things up in: calls that are shown run, terms and messages exist."""
 
 import ast
-import inspect
 import re
 
 import pytest

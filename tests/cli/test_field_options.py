@@ -23,7 +23,7 @@ FIELDS = {(config.__name__, field.name): config for config in CONFIGS for field 
 # What a command asks for besides: which runs, of which data and loss, and where they are written.
 OF_THE_COMMAND = {
     *("num_seeds", "device", "data", "data_root", "score_range", "objective", "selection_metric"),
-    *("output_dir", "run_name", "config", "report_to", "help"),
+    *("output_dir", "run_name", "config", "help"),
 }
 
 

@@ -18,7 +18,6 @@ from safetensors.torch import load_file, save_file
 
 import tmft.cli.export_command as export_command
 from tmft.checkpoints.compact import CompactFile, dequantize, pack_weights, round_weight, search_scales
-from tmft.device import ProgressLines
 from tmft.embedding.modules import Dense, LayerNorm, Normalize
 from tmft.errors import InputError
 from tmft.export import numpy_encoder

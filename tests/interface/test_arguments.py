@@ -41,7 +41,6 @@ REFUSED_BY_FINE_TUNE = {
     "seeds": [*NO_SEED, 0, 10**9, [], *([seed] for seed in NO_SEED), [0, 0], np.array([1, 1]), {0}],
     "callbacks": [None, 5, Callback(), [5], [Callback], "x"],
     "output_dir": [5, True, b"runs", ""],
-    "report_to": [None, 5, "tensorbord", ["tensorbord"], [5], "tensorboard"],
     "device": [None, 5, "gpu7", ""],
     # FineTuningRecipe
     "epochs": [*NO_COUNT, None],

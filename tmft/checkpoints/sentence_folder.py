@@ -9,7 +9,6 @@ import logging
 import os
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import torch

@@ -26,12 +26,11 @@ from tmft.runs.run_config import (
     parse_keep_layers,
 )
 from tmft.tasks import TASKS
-from tmft.training.trackers import TRACKERS
 
 FINE_TUNING = (FineTuningConfig, FineTuningRecipe)
 PRETRAINING = (PretrainingConfig, PretrainingRecipe)
-# Options of the command that only fine-tuning has: they choose the data, the loss and the trackers.
-TASK_OPTIONS = {"data", "data_root", "score_range", "objective", "selection_metric", "report_to"}
+# Options of the command that only fine-tuning has: they choose the data and the loss.
+TASK_OPTIONS = {"data", "data_root", "score_range", "objective", "selection_metric"}
 # Title of a group -> the fields that its options set.
 GROUPS = {
     "changes of the model": "init keep_layers init_from token_weights projection quantization",
@@ -225,9 +224,4 @@ def add_output_options(p: CommandLineParser) -> None:
     group.add_argument("--config", type=Path, metavar="FILE", default=SUPPRESS, help="take the options from "
                        "FILE: the result.json of a run, which is repeated, or the folder that has it; or a "
                        "TOML file with lines such as lr = 3e-4; options on the command line take precedence")
-    group = p.add_argument_group("trackers", advanced=True)
-    group.add_argument("--report-to", nargs="+", choices=TRACKERS, metavar="TRACKER", help="log losses, "
-                       "learning rate and the scores on dev with "
-                       f"{', '.join(TRACKERS)} or several of these, whose packages have to be installed; "
-                       "tensorboard writes into the run folders; default: only result.json")
 # fmt: on

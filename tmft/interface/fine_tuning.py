@@ -52,7 +52,6 @@ from tmft.runs.sweeps import Sweep
 from tmft.runs.train_run import train_run
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import PAIR_COLUMNS, TEXT_COLUMN, TRIPLET_COLUMNS, Task
-from tmft.training.trackers import check_trackers
 
 # Names of the classes of dissimilar and of similar texts, for an objective that predicts one number.
 OPPOSITES = [["0", "1"], ["0.0", "1.0"], ["no", "yes"], ["false", "true"]]
@@ -122,7 +121,6 @@ def fine_tune(
     seeds: int | Sequence[int] = 1,
     callbacks: Sequence[Callback] = (),
     output_dir: str | PathLike[str] | None = None,
-    report_to: str | Sequence[str] = (),
     device: str = "auto",
     **settings: Any,
 ) -> FineTuningResult:
@@ -147,8 +145,7 @@ def fine_tune(
     callbacks: objects that the training loop calls at certain times (callbacks.py), for every run.
     output_dir: where the run folders are kept. The same call skips runs that are finished and resumes one
         that was interrupted; None keeps only the model.
-    report_to: where the training is logged: one or several of "tensorboard" (needs an output_dir), "wandb"
-        and "mlflow", whose packages have to be installed.
+
     device: "auto", "cpu", "cuda" or another device of torch.
     settings: any other setting of a run: fields of Recipe (epochs, batch_size, lr, ...), FineTuningRecipe and
         FineTuningConfig (pooling, max_length, freeze_layers, ...) and of the objective (temperature, ...).
@@ -192,12 +189,6 @@ def fine_tune(
         check_range("seeds", seed, *SEED_RANGE)
     if len(set(seeds)) < len(seeds):
         raise InputError(f"seeds {short_repr(seeds)}: give each of them once", "seeds")
-    report_to = [report_to] if isinstance(report_to, str) else list(report_to)
-    check_trackers(report_to)
-    if "tensorboard" in report_to and output_dir is None:
-        raise InputError(
-            "report_to tensorboard writes into the run folders: give output_dir", "report_to", "output_dir"
-        )
     processes = single_process(choose_device(device))
 
     config_class = objective_config_class(objective)
@@ -248,7 +239,7 @@ def fine_tune(
             run_all(
                 runs,
                 processes,
-                lambda run, one: train_run(run, {"": splits}, one, dict(settings), callbacks, report_to),
+                lambda run, one: train_run(run, {"": splits}, one, dict(settings), callbacks),
             )
             finished, runs = runs, next(rounds, [])
         sweep = sweep_from_runs(finished)

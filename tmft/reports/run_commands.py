@@ -13,7 +13,7 @@ from tmft.errors import sanitize
 from tmft.runs.sweeps import Sweep
 
 # Options that the command gets from the run itself, or that do not change its result.
-OWN_OPTIONS = {"ckpt", "layer", "seed", "num_seeds", "device", "report_to"}
+OWN_OPTIONS = {"ckpt", "layer", "seed", "num_seeds", "device"}
 SWITCHES = {"save_fp16"}  # options that are off unless named; other options without a value have a --no- form
 OPTION_NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
 COMMA_LISTS = {"keep_layers"}  # lists that are one word on the command line

@@ -43,7 +43,6 @@ from tmft.training.freezing import FreezeLayers, PrecomputedEmbedder
 from tmft.training.gradient_cache import GradientCache
 from tmft.training.gradient_surgery import GRADIENT_SURGERY
 from tmft.training.multitask import MultiTask, make_training_tasks
-from tmft.training.trackers import TRACKERS
 from tmft.training_task import Embedder, PackedEmbedder, TrainingTask
 
 log: logging.Logger = logging.getLogger("tmft")
@@ -55,7 +54,6 @@ def train_run(
     processes: Processes,
     arguments: dict[str, Any],
     callbacks: Sequence[Callback] = (),
-    report_to: Sequence[str] = (),
 ) -> None:
     """Do one run and write its folder: the model, a model card and, last, result.json.
 
@@ -65,7 +63,6 @@ def train_run(
     processes: the processes that share each batch.
     arguments: the options of the command line, which are recorded in result.json.
     callbacks: those of the user, besides those that the recipe asks for.
-    report_to: the trackers that log the run, entries of TRACKERS.
     """
     config, folder, recipe = run.config, run.folder, run.config.recipe
     digests = {"data": data_digests(data), "checkpoint": run.checkpoint_digests}
@@ -102,10 +99,8 @@ def train_run(
 
         print(run_header(run, model, {name: len(splits["train"]) for name, splits in data.items()}))
         task, embed, own = assemble_training(model, tasks, recipe, config.seed, processes, checkpoint)
-        names = report_to if processes.rank == 0 else ()
-        trackers = [TRACKERS[name](folder, config.to_flat_dict()) for name in names]
         metric, epochs = config.task.metric, []
-        for epoch in fit(model, task, recipe, config.seed, embed, [*trackers, *own, *callbacks]):
+        for epoch in fit(model, task, recipe, config.seed, embed, [*own, *callbacks]):
             epochs.append(epoch)
             mark = "*" if epoch.is_best else " "  # the best score on dev so far
             seconds_left = (recipe.epochs - epoch.epoch) * statistics.mean(e.seconds for e in epochs)
