@@ -189,10 +189,6 @@ def test_names_in_a_pretraining_card_are_escaped():
     card = pretraining_card("bert", 2, 24, "", result | {"precision": "fp32"})
     assert head_of(card)["tags"] == ["fill-mask", "tmft"] and "\x1b" not in card and "\nb: c" not in card
     assert "\\<b\\>" in card and "<b>" not in card and len(card) < 12_000
-    figures = {"clm_loss": 1.0, "clm_accuracy": 0.5}
-    causal = result | {"settings": result["settings"] | {"task": "clm"}, "precision": "fp32"}
-    causal |= {"held_out": {"before": figures, "after": figures}}
-    assert head_of(pretraining_card("bert", 2, 24, "", causal))["tags"] == ["text-generation", "tmft"]
 
 
 def test_plain_words_stay_as_they_are_and_a_hub_id_is_short_ascii(tmp_path):

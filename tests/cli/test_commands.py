@@ -181,6 +181,7 @@ def test_mistakes_in_options(words, message, arguments, tiny_folder, tiny_data, 
 
 @pytest.mark.parametrize("module", [cka, evaluate])
 def test_a_folder_that_is_missing_is_said_before_data_are_downloaded(module, tmp_path, monkeypatch):
+    second = {cka: [str(tmp_path)], evaluate: []}[module]
     monkeypatch.setattr("tmft.datasets.task_lookup.download_dataset", None)  # would be called
     words = [str(tmp_path / "typo"), *second, "--data-root", str(tmp_path)]
     with pytest.raises(InputError, match="^no folder .*/typo: check the path"):

@@ -76,7 +76,6 @@ JOBS = {
     "--similarity-weight 1",
     "mlm": f"train --task mlm --ckpt twins/mlm {PRETRAIN}",
     "rtd": f"train --task rtd --ckpt twins/mlm-then-rtd {PRETRAIN} --gradient-accumulation-steps 2",
-    "clm": f"train --task clm --ckpt twins/mlm-then-clm {PRETRAIN}",
     "from scratch": f"train --task rtd --from-scratch families/electra {PRETRAIN} --vocab-size 300 "
     "--save-fp16",
     "encode": "encode tiny text.txt --out whole.npy",

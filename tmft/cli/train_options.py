@@ -67,7 +67,6 @@ TASK_NOTES = {
     "nli": "triplets with a contradiction",
     "mlm": "masked language modeling",
     "rtd": "replaced token detection",
-    "clm": "causal language modeling",
 }
 
 

@@ -163,7 +163,6 @@ ROBERTA = Family(
     has_pooler=True,
     mlm_head_layouts=(ROBERTA_MLM,),
     mlm_class="RobertaForMaskedLM",
-    causal_lm_class="RobertaForCausalLM",
     mlm_activation="gelu",  # whatever hidden_act says, as in transformers
     tokenizer="roberta",
 )
@@ -183,7 +182,6 @@ FAMILIES: dict[str, Family[Any]] = {
         has_pooler=True,
         mlm_head_layouts=(BERT_MLM,),
         mlm_class="BertForMaskedLM",
-        causal_lm_class="BertLMHeadModel",
     ),
     "electra": Family(
         config=ElectraConfig,
@@ -204,7 +202,6 @@ FAMILIES: dict[str, Family[Any]] = {
         has_numpy_encoder=True,
         mlm_head_layouts=(ELECTRA_MLM,),
         mlm_class="ElectraForMaskedLM",
-        causal_lm_class="ElectraForCausalLM",
         mlm_activation="gelu",  # whatever hidden_act says, as in transformers
         rtd_head_layout=ELECTRA_RTD,
     ),
@@ -213,14 +210,12 @@ FAMILIES: dict[str, Family[Any]] = {
         ROBERTA,
         transformers_class="XLMRobertaModel",
         mlm_class="XLMRobertaForMaskedLM",
-        causal_lm_class="XLMRobertaForCausalLM",
         tokenizer="xlm-roberta",
     ),
     "camembert": replace(
         ROBERTA,
         transformers_class="CamembertModel",
         mlm_class="CamembertForMaskedLM",
-        causal_lm_class="CamembertForCausalLM",
         tokenizer="camembert",
     ),
     "distilbert": Family(

@@ -54,7 +54,6 @@ class Family(Generic[Config]):
     rtd_head_layout: dict[str, str] | None = None
     # The transformers class that opens a model with its output layer after causal language modeling; '' if
     # the family is not pre-trained so. A family that also has mlm_class predicts with the same head.
-    causal_lm_class: str = ""
 
     # Details of the configuration, most of them parts of its table.
     # Field of `config` -> its key in config.json where it has another name there; None: it has no key.

@@ -635,7 +635,6 @@ def gemma3_extra_keys(config: Gemma3Config) -> dict[str, Any]:
 def decoder_family(
     config: type[DecoderConfig],
     transformers_class: str,
-    causal_lm_class: str,
     thetas: dict[str, tuple[str, float]] | None = None,
     **changes: Any,
 ) -> Family:
@@ -652,7 +651,6 @@ def decoder_family(
         prefixes=("model.",),
         ignored_heads=("lm_head", "score", "classifier", "dense", "qa_outputs"),
         transformers_class=transformers_class,
-        causal_lm_class=causal_lm_class,
         tokenizer="generic",
         padding_side="left",
         bert_incompatible="it has rotary positions, a gate in the feed-forward and another norm",
@@ -714,19 +712,18 @@ FAMILIES: dict[str, Family[Any]] = {
     "nomic_bert": NOMIC_BERT,
     "gte": GTE,
     "new": GTE,
-    "llama": decoder_family(LlamaConfig, "LlamaModel", "LlamaForCausalLM"),
-    "mistral": decoder_family(MistralConfig, "MistralModel", "MistralForCausalLM", keeps_tokenizer_json=True),
-    "qwen2": decoder_family(Qwen2Config, "Qwen2Model", "Qwen2ForCausalLM", tokenizer="qwen2"),
-    "qwen3": decoder_family(Qwen3Config, "Qwen3Model", "Qwen3ForCausalLM", tokenizer="qwen2"),
+    "llama": decoder_family(LlamaConfig, "LlamaModel"),
+    "mistral": decoder_family(MistralConfig, "MistralModel", keeps_tokenizer_json=True),
+    "qwen2": decoder_family(Qwen2Config, "Qwen2Model", tokenizer="qwen2"),
+    "qwen3": decoder_family(Qwen3Config, "Qwen3Model", tokenizer="qwen2"),
     "gemma3_text": decoder_family(
         Gemma3Config,
         "Gemma3TextModel",
-        "Gemma3ForCausalLM",
         GEMMA3_THETAS,
         keys=GEMMA3_KEYS,
         extra_keys=gemma3_extra_keys,
         weight_names=GEMMA3_WEIGHTS,
     ),
     # It is pre-trained to fill in masked tokens, with a head that is not implemented here.
-    "eurobert": decoder_family(EuroBertConfig, "EuroBertModel", "", padding_side="right"),
+    "eurobert": decoder_family(EuroBertConfig, "EuroBertModel", padding_side="right"),
 }

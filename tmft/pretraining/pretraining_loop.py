@@ -27,13 +27,12 @@ from tmft.io.distributed import Processes
 from tmft.io.files import reading
 from tmft.loop import Recipe
 from tmft.optimizers import OPTIMIZERS, MixedPrecision, linear_schedule_with_warmup, parameter_groups
-from tmft.pretraining.causal_lm import CausalLM, NextTokens
 from tmft.pretraining.corpus import SentenceSampler, TokenizedCorpus, held_out_split
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.token_heads import MaskedLM, ReplacedTokenDetection, means_from_sums, objective_name
 from tmft.training.checkpointing import START_AGAIN, TrainingCheckpoint, check_log_entry
 
-PretrainingObjective = MaskedLM | ReplacedTokenDetection | CausalLM
+PretrainingObjective = MaskedLM | ReplacedTokenDetection
 EVAL_BATCH_SIZE = 256  # sentences per batch of an evaluation
 
 
@@ -86,7 +85,7 @@ class PretrainingLog:
 def pretrain(
     model: PretrainingObjective,
     corpus: TokenizedCorpus,
-    masking: Masking | NextTokens,
+    masking: Masking,
     recipe: PretrainingRecipe,
     seed: int,
     processes: Processes,
@@ -213,7 +212,7 @@ def save_checkpoint(
 def evaluate(
     model: PretrainingObjective,
     corpus: TokenizedCorpus,
-    masking: Masking | NextTokens,
+    masking: Masking,
     max_length: int,
     processes: Processes,
 ) -> dict[str, float]:
@@ -237,7 +236,7 @@ def evaluate(
 
 def check_finite_loss(sums: dict[str, Tensor], step: int) -> None:
     """Raise InputError if a loss is infinite or NaN. sums: of the objective; step: number for the message."""
-    for name in ("mlm", "rtd", "clm"):
+    for name in ("mlm", "rtd"):
         if name in sums and not torch.isfinite(sums[name]):
             raise InputError(
                 f"the {name} loss is {sums[name].item()} (by step {step}): "

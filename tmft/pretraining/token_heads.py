@@ -5,7 +5,7 @@ tokens, as scalar tensors:
 
     mlm             sum of the cross-entropies of the masked tokens, predicted by a BERT or a generator
     correct         number of masked tokens that are predicted correctly
-    masked          number of masked tokens (or of all with a label, in causal_lm.py, where clm replaces mlm)
+    masked          number of masked tokens
     rtd             sum of the binary cross-entropies of the discriminator, over all tokens
     rtd_correct     number of tokens that the discriminator classifies correctly
     original        number of tokens that are not replaced
@@ -136,7 +136,7 @@ class MaskedLM(TokenPrediction):
             supported = ", ".join(name for name, family in FAMILIES.items() if family.mlm_head_layouts)
             raise InputError(
                 f"a {encoder.config.model_type} has no head for masked language modeling: "
-                f"choose one of {supported}, or `task` clm for a decoder",
+                f"choose one of {supported}",
                 "task",
             )
         self.encoder, self.head = encoder, head or MaskedLMHead(encoder.config)
@@ -273,15 +273,15 @@ def sample_tokens(logits: Tensor) -> Tensor:
 
 
 def objective_name(names: Iterable[str]) -> str:
-    """Return the objective by which tokens were predicted: "mlm", "clm", or "span" as in data/twins/t5."""
+    """Return the objective by which tokens were predicted: "mlm", or "span" as in data/twins/t5."""
     found = {name.partition("_")[0] for name in names}
-    return next((name for name in ("span", "clm") if name in found), "mlm")
+    return next((name for name in ("span",) if name in found), "mlm")
 
 
 def means_from_sums(sums: dict[str, float]) -> dict[str, float]:
     """Return the means over tokens that are logged, computed from the sums of an objective.
 
-    The keys are mlm_loss and mlm_accuracy (or those of clm), over the predicted tokens; and for
+    The keys are mlm_loss and mlm_accuracy, over the predicted tokens; and for
     replaced-token detection rtd_loss, rtd_accuracy and rtd_baseline, over all tokens. rtd_baseline is the
     accuracy of always predicting "original".
     """

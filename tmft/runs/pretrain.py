@@ -29,7 +29,6 @@ from tmft.models.families import (
     random_encoder,
 )
 from tmft.packing import TokenizedCorpus
-from tmft.pretraining.causal_lm import NextTokens, add_causal_lm_head, load_causal_lm
 from tmft.pretraining.corpus import tokenize_files, train_wordpiece
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.pretraining_loop import PretrainingLog, PretrainingObjective, pretrain
@@ -53,22 +52,18 @@ from tmft.runs.run_result import describe_environment, read_provenance, to_json_
 from tmft.tokenizer import check_vocab_size
 
 # Pre-training task -> function that makes its masking from a tokenizer: mlm as in BERT; rtd as in ELECTRA,
-# where every masked token becomes [MASK]; clm as in GPT, each token from those before it.
-PRETRAINING_TASKS: dict[str, Callable[[Tokenizer], Masking | NextTokens]] = {
+# where every masked token becomes [MASK].
+PRETRAINING_TASKS: dict[str, Callable[[Tokenizer], Masking]] = {
     "mlm": partial(Masking.from_tokenizer, random_prob=0.1, keep_prob=0.1),
     "rtd": partial(Masking.from_tokenizer, random_prob=0.0, keep_prob=0.0),
-    "clm": NextTokens.from_tokenizer,
 }
 TASK_NAMES = {
     "mlm": "masked language modeling",
     "rtd": "replaced token detection",
-    "clm": "causal language modeling",
 }
 METRIC_NAMES = {
     "mlm_loss": "loss on masked tokens (nats)",
     "mlm_accuracy": "accuracy on masked tokens",
-    "clm_loss": "loss on the next token (nats)",
-    "clm_accuracy": "accuracy on the next token",
     "rtd_loss": "loss of replaced token detection (nats)",
     "rtd_accuracy": "accuracy of replaced token detection",
     "rtd_baseline": 'accuracy of predicting "original" for every token',
@@ -176,9 +171,6 @@ def from_checkpoint(
         rtd = ReplacedTokenDetection(encoder.config, size, encoder, rtd_head)
         start = f"{report}\n{head_source}, and {describe_generator(rtd)} with random weights"
         return rtd, tokenizer, start
-    if config.task == "clm":
-        causal_lm, head_source = load_causal_lm(encoder, folder)
-        return causal_lm, tokenizer, f"{report}\n{head_source}"
     head, head_layout = read_mlm_head(folder, encoder.config) or (None, 0)
     head_source = (
         "uses the checkpoint's own MLM head"
@@ -222,8 +214,6 @@ def from_scratch(
     if config.task == "rtd":
         model = ReplacedTokenDetection(encoder_config, config.generator_size or GENERATOR_SIZE)
         second_model = f"; {describe_generator(model)}"
-    elif config.task == "clm":
-        model = add_causal_lm_head(random_encoder(encoder_config))
     else:
         model = MaskedLM(random_encoder(encoder_config))
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -254,7 +244,7 @@ def describe_generator(model: ReplacedTokenDetection) -> str:
 def check_tokenizer(tokenizer: Tokenizer, config: EncoderConfig, run: PretrainingConfig, source: str) -> None:
     """Raise InputError if a tokenizer lacks a token that the task needs, or does not fit the encoder."""
     max_length = run.recipe.max_length
-    for name in () if run.task == "clm" else ("mask", "cls", "sep"):
+    for name in ("mask", "cls", "sep"):
         if f"{name}_token" not in tokenizer.special_tokens:
             problem = f"the vocabulary has no [{name.upper()}] ({source})"
             raise InputError(f"{problem}: it cannot be used for pre-training")
@@ -271,7 +261,7 @@ def check_attention(config: EncoderConfig, run: PretrainingConfig) -> None:
     if run.task in ("mlm", "rtd") and config.predicts_next_token:
         raise InputError(
             f"task {run.task}: tokens attend only to those before them ({run.source}): for attention to both "
-            'sides put "is_decoder": false into its config.json, or choose task clm',
+            'sides put "is_decoder": false into its config.json',
             "task",
         )
 
@@ -298,7 +288,7 @@ def summary_line(log: list[PretrainingLog]) -> str:
     """Return the last line of a run: loss and accuracy on held-out text, before and after training."""
     before, after = log[0].held_out, log[-1].held_out
     loss, accuracy = (f"{objective_name(after)}_{metric}" for metric in ("loss", "accuracy"))
-    predicted = "next" if loss == "clm_loss" else "masked"
+    predicted = "masked"
     return (
         f"held out: loss {before[loss]:.3f} -> {after[loss]:.3f}, "
         f"{predicted} tokens right {percent(before[accuracy])} -> {percent(after[accuracy])} %"
@@ -395,5 +385,5 @@ Text ({result["sentences"]:,} sentences, {result["text_tokens"]:,} tokens): {tex
 
 All settings: result.json.
 """,
-        tags=["text-generation" if settings["task"] == "clm" else "fill-mask", "tmft"],
+        tags=["fill-mask", "tmft"],
     )

@@ -212,8 +212,7 @@ class Run:
 class PretrainingConfig:
     """Everything that a pre-training run depends on.
 
-    task: "mlm" (masked language modeling), "rtd" (replaced token detection) or "clm" (causal language
-        modeling).
+    task: "mlm" (masked language modeling), or "rtd" (replaced token detection).
     ckpt: hub id or folder of a checkpoint to continue with. Exactly one of ckpt and from_scratch is given.
     from_scratch: train a new model with random weights: a config.json, a folder with one, or the hub id of a
         model with this architecture; not with `ckpt`.
