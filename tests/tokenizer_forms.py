@@ -184,11 +184,6 @@ def xlm_roberta_spm() -> bytes:
     return trained_spm(pad_id=-1, unk_id=0, bos_id=1, eos_id=2)
 
 
-def albert_spm() -> bytes:
-    tokens = "[CLS],[SEP],[MASK]"
-    return trained_spm(pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=tokens)
-
-
 # ------------------------------------------------------------------------------- files
 
 
@@ -474,23 +469,6 @@ def camembert_json(folder: Path) -> None:
     write(folder, tokenizer=newer_pipeline(content))
 
 
-def albert_vocabulary(folder: Path, **settings) -> None:
-    write(folder, config={"model_type": "albert"}, **{"spiece.model": albert_spm()})
-    if settings:
-        write(folder, tokenizer_config=settings)
-
-
-def albert_json(folder: Path) -> None:
-    albert_vocabulary(folder)
-    content = as_json(folder, ("spiece.model",), tokenizer_class="AlbertTokenizer", do_lower_case=True)
-    for piece in content["model"]["vocab"]:
-        piece[1] -= 100 * (piece[0][-1:] == "," and piece[0][-2:-1].isdigit())
-    content["normalizer"]["normalizers"].append(
-        {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
-    )
-    write(folder, tokenizer=content)
-
-
 def t5_vocabulary(folder: Path, settings: dict | None = None, **trainer) -> None:
     """trainer: other settings of the trainer of the SentencePiece model."""
     spiece = trained_spm(pad_id=0, eos_id=1, unk_id=2, bos_id=-1, **trainer)
@@ -555,11 +533,6 @@ FORMS: dict[str, Callable[[Path], None]] = {
     ),
     "camembert sentencepiece.bpe.model": camembert_vocabulary,
     "camembert tokenizer.json": camembert_json,
-    "albert spiece.model": albert_vocabulary,
-    "albert spiece.model, cased": lambda folder: albert_vocabulary(
-        folder, do_lower_case=False, keep_accents=True
-    ),
-    "albert tokenizer.json": albert_json,
     "t5 spiece.model": t5_vocabulary,
     "t5 tokenizer.json": t5_json,
     "deberta spm.model": deberta_vocabulary,

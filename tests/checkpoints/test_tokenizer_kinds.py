@@ -136,14 +136,6 @@ def test_every_family_names_a_kind_of_tokenizer():
 # ------------------------------------------------------------------------------- which kind it is
 
 
-def test_spiece_model_is_alberts_where_its_pieces_or_config_json_say_so(tmp_path):
-    FORMS["albert spiece.model"](tmp_path)
-    expected = ids(load_tokenizer(tmp_path), ["The Baker"])
-    (tmp_path / "config.json").unlink()
-    assert ids(load_tokenizer(tmp_path), ["The Baker"]) == expected
-    assert expected[0][0] == 2 and expected[0][-1] == 3
-
-
 def test_a_known_class_counts_more_than_model_type(tmp_path):
     """A BERT with the vocabulary of XLM-RoBERTa, as paraphrase-multilingual-MiniLM-L12-v2."""
     xlm_roberta_vocabulary(tmp_path, "bert", tokenizer_class="XLMRobertaTokenizer")

@@ -43,7 +43,6 @@ JOBS = {
     "fine-tuning": f"{TUNE} --layer 2 --epochs 3",
     "all layers at once": f"{TUNE} --layer 2 --epochs 2 --all-layers sample",
     "sweep": f"{TUNE} --layer 0-1 --num-seeds 2 --epochs 1 --train-fraction 0.3",
-    "layer auto": f"{TUNE} --layer auto --epochs 2 --train-fraction 0.1",
     "pre-training": f"train.py --task mlm --ckpt {TWINS}/mlm --text text.txt --steps 12 --save-steps 5 "
     "--batch-size 8 --gradient-accumulation-steps 1 --max-length 32 --precision fp32",
     "replaced tokens": f"train.py --task rtd --ckpt {TWINS}/mlm --text text.txt --steps 6 --save-steps 3 "

@@ -35,7 +35,6 @@ JOBS = {
     "mixed precision": f"train {PAIRS} --layer 4",
     "float32": f"train {PAIRS} --layer 4 --precision fp32",
     "sweep": f"train {PAIRS} --layer 0,1,3 --num-seeds 2",
-    "layer auto": f"train {PAIRS} --layer auto",
     "loss cosine_bce": f"train {PAIRS} --layer 3 --objective cosine_bce",
     "loss of in-batch negatives": f"train {PAIRS} --layer 3 --objective multiple_negatives_ranking",
     **{f"loss {name}": f"train {PAIRS} --layer 3 --objective {name} --dropout 0.1" for name in HEADS},

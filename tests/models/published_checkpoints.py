@@ -104,26 +104,6 @@ def mpnet() -> dict:
     return {key: content[key] for key in content.keys() - {"type_vocab_size", "use_cache"}}
 
 
-def albert(layers: int) -> dict:
-    return bert(30000, 768, layers, 12) | {
-        "model_type": "albert",
-        "architectures": ["AlbertModel"],
-        "attention_probs_dropout_prob": 0,
-        "hidden_dropout_prob": 0,
-        "hidden_act": "gelu_new",
-        "bos_token_id": 2,
-        "eos_token_id": 3,
-        "classifier_dropout_prob": 0.1,
-        "down_scale_factor": 1,
-        "embedding_size": 128,
-        "gap_size": 0,
-        "inner_group_num": 1,
-        "net_structure_type": 0,
-        "num_hidden_groups": 1,
-        "num_memory_blocks": 0,
-    }
-
-
 def modernbert(vocab: int = 50368, width: int = 768, layers: int = 22, heads: int = 12, inner: int = 1152):
     return {
         "model_type": "modernbert",
@@ -430,8 +410,6 @@ CHECKPOINTS = {
         mpnet(), "mpnet vocab.txt", "mean", NORM, 384, millions=109),
     "sentence-transformers/multi-qa-mpnet-base-dot-v1": Published(
         mpnet(), "mpnet vocab.txt", "cls", similarity="dot", millions=109),
-    "sentence-transformers/paraphrase-albert-small-v2": Published(
-        albert(6), "albert spiece.model", "mean", (), 100, millions=11.7),
     # ModernBERT
     "nomic-ai/modernbert-embed-base": Published(
         modernbert(), pooling="mean", modules=NORM, by_hand='"search_query: ", "search_document: "',
@@ -478,14 +456,6 @@ def counts(checkpoint: Published) -> tuple[float, float, float]:
     one, two, full = (
         parameter_counts(config, layer)["stored"] / 1e6 for layer in (1, 2, config.num_hidden_layers)
     )
-    if checkpoint.config["model_type"] == "albert":
-        # The layers have the same weights, so that the number of layers does not count.
-        layer = sum(
-            weight.numel()
-            for name, weight in shapes(checkpoint).items()
-            if name.startswith("groups.") or name.startswith("layers.")
-        )
-        return full - layer / 1e6, layer / 1e6, full
     return one - (two - one), two - one, full
 
 

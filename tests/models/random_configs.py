@@ -103,19 +103,6 @@ def mpnet(rng: random.Random) -> dict:
     }
 
 
-def albert(rng: random.Random) -> dict:
-    content = bert(rng)
-    # not too narrow: each repetition of the shared layer multiplies the rounding errors of a LayerNorm
-    hidden_size, layers = content["num_attention_heads"] * rng.randrange(6, 10), rng.randrange(1, 7)
-    return content | {
-        "model_type": "albert",
-        "hidden_size": hidden_size,
-        "embedding_size": rng.choice((hidden_size, rng.randrange(6, 30))),
-        "num_hidden_layers": layers,
-        "num_hidden_groups": rng.choice((1, rng.randrange(1, layers + 1))),
-    }
-
-
 def t5(rng: random.Random) -> dict:
     content = sizes(rng)
     return {
@@ -320,7 +307,6 @@ RANDOM_CONFIGS: dict[str, Callable[[random.Random], dict]] = {
     "camembert": camembert,
     "distilbert": distilbert,
     "mpnet": mpnet,
-    "albert": albert,
     "modernbert": modernbert,
     "nomic_bert": nomic_bert,
     "gte": gte,

@@ -4,7 +4,6 @@ That their hidden states, saved folders and training steps are those of transfor
 families in test_every_family.py.
 """
 
-import itertools
 import random
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
 from tmft.export.export import export
-from tmft.models.albert import fewest_groups, group_numbers
 from tmft.models.families import (
     config_from_dict,
     convert_to_bert,
@@ -25,7 +23,6 @@ from tmft.models.families import (
     random_encoder,
 )
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.training.freezing import FreezeLayers
 
 LIKE_ROBERTA = ("roberta", "xlm-roberta", "camembert")
 STORED_AS_BERT = (*LIKE_ROBERTA, "distilbert")
@@ -105,7 +102,7 @@ def test_its_form_as_bert_gives_the_same_hidden_states(model_type):
 
 @pytest.mark.parametrize(
     ("model_type", "reason"),
-    [("mpnet", "it has relative positions"), ("albert", "its layers share their weights")],
+    [("mpnet", "it has relative positions")],
 )
 def test_what_cannot_be_a_bert_is_refused(model_type, reason, tmp_path):
     with pytest.raises(InputError, match=rf"{model_type} cannot be stored as BERT \({reason}\)"):
@@ -136,10 +133,7 @@ def test_a_distilbert_may_have_the_sizes_under_berts_names():
 def test_a_distilbert_has_no_dropout_after_the_attention_and_an_albert_none_after_the_feed_forward():
     """With p = 0.5 the output would change from one call to the next."""
     ids, mask = torch.tensor([[2, 9, 7, 3]]), torch.ones(1, 4)
-    for model_type, p, other in (
-        ("distilbert", "dropout", "feed_forward"),
-        ("albert", "hidden_dropout_prob", "attention.output"),
-    ):
+    for model_type, p, other in (("distilbert", "dropout", "feed_forward"),):
         encoder = random_encoder(config_from_dict(shape(model_type) | {p: 0.5})).train()
         encoder.embeddings.dropout.p = 0.0
         for layer in encoder.layers:
@@ -162,35 +156,3 @@ def test_the_biases_of_an_mpnet_at_all_edges_of_its_buckets(buckets, tmp_path):
 
 
 # ------------------------------------------------------------------------------- ALBERT
-
-
-def test_layers_are_put_into_groups_as_in_transformers():
-    assert group_numbers(6, 4) == [0, 0, 1, 2, 2, 3]
-    assert group_numbers(12, 1) == [0] * 12
-    for L in range(1, 40):
-        for G in range(1, L + 1):
-            groups = group_numbers(L, G)
-            assert sorted(set(groups)) == list(range(G)) and groups == sorted(groups)
-
-
-def test_layers_are_saved_in_the_fewest_groups_that_say_which_weights_they_have():
-    for layer_groups in itertools.product(range(3), repeat=5):
-        stored = fewest_groups(layer_groups)
-        assert [stored[number] for number in group_numbers(5, len(stored))] == list(layer_groups)
-    assert fewest_groups([0] * 5) == [0]
-    assert fewest_groups([0, 0, 1, 1]) == [0, 1]
-    assert fewest_groups([0, 0, 0, 1]) == [0, 0, 1]  # 2 groups of 4 layers would be 0 0 1 1
-    assert fewest_groups([]) == []
-
-
-def test_layers_of_an_albert_are_frozen_if_no_other_layer_has_their_weights():
-    model = random_model(**shape("albert", num_hidden_layers=4, num_hidden_groups=2))
-    for num_frozen in (1, 3):
-        with pytest.raises(
-            InputError, match=f"freeze_layers {num_frozen}: later layers have the same weights"
-        ):
-            FreezeLayers(model, num_frozen)
-        assert all(weight.requires_grad for weight in model.parameters())
-    FreezeLayers(model, 2)
-    trained = [weight.requires_grad for group in model.encoder.groups for weight in group.parameters()]
-    assert trained == [False] * (len(trained) // 2) + [True] * (len(trained) // 2)

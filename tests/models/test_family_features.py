@@ -43,14 +43,13 @@ FORM_OF_FAMILY = {
     "camembert": "camembert sentencepiece.bpe.model",
     "distilbert": "bert tokenizer.json",
     "mpnet": "mpnet vocab.txt",
-    "albert": "albert spiece.model",
     "modernbert": "modernbert tokenizer.json",
     "nomic_bert": "bert vocab.txt",
     "gte": "xlm-roberta sentencepiece.bpe.model",
 }
 NAMES = list(FORM_OF_FAMILY)
 # Commands take a second or two each: these families stand for those that run the same code.
-SHARED_LAYERS = ("albert",)  # all layers are the same weights
+SHARED_LAYERS = ()
 BYTE_PAIRS = ("roberta", "modernbert")  # tokenizers whose vocabulary cannot be pruned
 TEXTS = [
     "the baker mends a wooden boat .",

@@ -28,8 +28,7 @@ def test_the_parameters_are_those_that_the_card_of_the_checkpoint_states(name):
     checkpoint = CHECKPOINTS[name]
     config = config_from_dict(checkpoint.config)
     rest, layer, total = counts(checkpoint)
-    if checkpoint.config["model_type"] != "albert":
-        assert rest + config.num_hidden_layers * layer == pytest.approx(total, rel=1e-3)
+    assert rest + config.num_hidden_layers * layer == pytest.approx(total, rel=1e-3)
     dense = [entry for entry in checkpoint.modules if entry != "Normalize"]
     total += sum(entry[0] * entry[1] + entry[2] * entry[1] for entry in dense) / 1e6
     pooler = config.hidden_size * (config.hidden_size + 1) / 1e6

@@ -182,26 +182,6 @@ def make_character_map_normalizer(
     return normalizers.Precompiled(character_map) if character_map else None
 
 
-def make_albert_normalizer(character_map: bytes, config: TokenizerConfig) -> normalizers.Normalizer:
-    """Return ALBERT's normalizer: quotation marks, accents and case, then the character map of the file.
-
-    Accents are removed unless tokenizer_config.json has keep_accents, and text is lower-cased unless it has
-    do_lower_case: false.
-    character_map: its bytes in the file; b"" if there is none.
-    """
-    steps: list[normalizers.Normalizer] = [
-        normalizers.Replace("``", '"'),
-        normalizers.Replace("''", '"'),
-    ]
-    if not config.flag("keep_accents", False):
-        steps += [normalizers.NFKD(), normalizers.StripAccents()]
-    if config.flag("do_lower_case", True):
-        steps.append(normalizers.Lowercase())
-    if character_map:
-        steps.append(normalizers.Precompiled(character_map))
-    return normalizers.Sequence(steps)
-
-
 def unigram_tokenizer_from_spm(
     folder: Path,
     config: TokenizerConfig,
@@ -274,13 +254,6 @@ def t5_tokenizer_from_spm(folder: Path, config: TokenizerConfig) -> tokenizers.T
     backend = unigram_tokenizer_from_spm(folder, config, "spiece.model", assign_ids)
     backend.add_special_tokens([AddedToken(sentinel, special=True) for sentinel in sentinels])
     return backend
-
-
-def assign_albert_ids(
-    model: SentencePieceModel, config: TokenizerConfig
-) -> tuple[list[tuple[str, float]], int]:
-    """Return ALBERT's pieces and the id of its unknown token: both are those of the file."""
-    return model.pieces, model.unk_id
 
 
 def assign_xlm_roberta_ids(

@@ -16,11 +16,9 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from tmft.checkpoints.sentencepiece import (
-    assign_albert_ids,
     assign_camembert_ids,
     assign_xlm_roberta_ids,
     deberta_tokenizer_from_spm,
-    make_albert_normalizer,
     t5_tokenizer_from_spm,
     unigram_tokenizer_from_spm,
 )
@@ -279,15 +277,6 @@ def t5_extra_keys(backend: tokenizers.Tokenizer) -> dict[str, Any]:
     return {"extra_ids": sum(token.startswith("<extra_id_") for token in backend.get_vocab())}
 
 
-def albert_extra_keys(backend: tokenizers.Tokenizer) -> dict[str, Any]:
-    """Return the keys that AlbertTokenizer needs: whether it removes accents and lower-cases text."""
-    steps = {type(step) for step in backend.normalizer}
-    return {
-        "do_lower_case": normalizers.Lowercase in steps,
-        "keep_accents": normalizers.StripAccents not in steps,
-    }
-
-
 # ------------------------------------------------------------------------------- registry
 
 CLS_SEP = ("cls_token", "A", "sep_token")
@@ -357,32 +346,6 @@ TOKENIZER_KINDS = {
         transformers_classes=("T5Tokenizer",),
         saved_class="T5Tokenizer",
         saved_keys=t5_extra_keys,
-    ),
-    "albert": TokenizerKind(
-        special_tokens={
-            "bos_token": "[CLS]",
-            "eos_token": "[SEP]",
-            "unk_token": "<unk>",
-            "sep_token": "[SEP]",
-            "pad_token": "<pad>",
-            "cls_token": "[CLS]",
-            "mask_token": "[MASK]",
-        },
-        template=CLS_SEP,
-        pair_template=BERT_PAIR,
-        second_type_id=1,
-        vocabulary_files=("spiece.model",),
-        read=partial(
-            unigram_tokenizer_from_spm,
-            file_name="spiece.model",
-            assign_ids=assign_albert_ids,
-            normalizer=make_albert_normalizer,
-        ),
-        rebuild=partial(unigram_tokenizer_from_json, normalizer=make_albert_normalizer),
-        model=models.Unigram,
-        transformers_classes=("AlbertTokenizer",),
-        saved_class="AlbertTokenizer",
-        saved_keys=albert_extra_keys,
     ),
     "xlm-roberta": TokenizerKind(
         special_tokens=ROBERTA_TOKENS,

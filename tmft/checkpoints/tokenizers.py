@@ -170,7 +170,7 @@ def infer_kind(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> str | 
     if around == ["<s>", "</s>"]:
         return "xlm-roberta" if backend.token_to_id("<s>NOTUSED") is None else "camembert"
     if around == ["[CLS]", "[SEP]"]:
-        return "deberta" if backend.token_to_id("[PAD]") is not None else "albert"
+        return "deberta"
     return None
 
 

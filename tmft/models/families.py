@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import tmft.models.albert as albert
 import tmft.models.bert_families as bert_families
 import tmft.models.deberta_family as deberta_family
 import tmft.models.mpnet as mpnet
@@ -31,7 +30,6 @@ from tmft.speed.no_init import no_init_weights
 
 FAMILIES: dict[str, Family[Any]] = {
     **bert_families.FAMILIES,
-    **albert.FAMILIES,
     **mpnet.FAMILIES,
     **deberta_family.FAMILIES,
     **rotary_families.FAMILIES,
