@@ -2,15 +2,10 @@
 
     python tests/bench/bench.py train       a step of 32 pairs, and what the machine allows at best
     python tests/bench/bench.py techniques  the same step without one technique at a time
-    python tests/bench/bench.py scaling     time by batch size, length, layers, threads; --json, --plot FILE
     python tests/bench/bench.py engines     encoding with every engine, each in an environment of its own
     python tests/bench/bench.py startup     a process that loads l layers, embeds a sentence; its memory
-    python tests/bench/bench.py load        loading 0.6 billion parameters in float32 and bfloat16; its memory
-    python tests/bench/bench.py long        one text of 256 to 8,192 tokens: time and memory by its length
-    python tests/bench/bench.py memory      training on a million lines: memory and time of each stage
     python tests/bench/bench.py t5          a step and encoding of a T5 of base width; with roberta,
     mpnet, modernbert, qwen3 or nomic_bert in place of t5: of an encoder of this family
-    python tests/bench/bench.py contrastive one batch of 512 pairs in mini-batches, its speed and memory
     python tests/bench/bench.py all         every part but engines, one after the other
 
 Rounds are interleaved (A B C A B C ...), and the first one is not counted. A line gives the median, the
@@ -196,12 +191,8 @@ def lazy(module: str, function: str, **options):
 
 BENCHES = {
     "startup": bench_startup,
-    "load": lazy("bench_load", "bench_load"),
-    "long": lazy("bench_long", "bench_long"),
-    "memory": lazy("bench_memory", "bench_memory"),
     "train": lazy("bench_train", "bench_train"),
     "techniques": lazy("bench_train", "bench_techniques"),
-    "scaling": lazy("bench_scaling", "bench_scaling"),
     "engines": lazy("engines", "bench_engines"),
     "t5": lazy("bench_train", "bench_family", name="t5-base"),
     "roberta": lazy("bench_train", "bench_family", name="roberta-base"),
@@ -209,7 +200,6 @@ BENCHES = {
     "modernbert": lazy("bench_train", "bench_family", name="ModernBERT-base"),
     "qwen3": lazy("bench_train", "bench_family", name="Qwen3-Embedding-0.6B"),
     "nomic_bert": lazy("bench_train", "bench_family", name="nomic-embed-text-v1.5"),
-    "contrastive": lazy("bench_contrastive", "bench_contrastive"),
 }
 
 
@@ -222,29 +212,13 @@ def main():
     p.add_argument("--rounds", type=int, default=7, help="counted rounds")
     p.add_argument("--steps", type=int, default=8, help="training steps per round")
     p.add_argument("--sentences", type=int, default=1000, help="sentences per round")
-    p.add_argument("--pairs", type=int, default=512, help="examples in the batch of contrastive")
-    p.add_argument(
-        "--lengths",
-        type=int,
-        nargs="+",
-        default=[256, 512, 1024, 2048, 4096, 8192],
-        help="tokens of the texts of long",
-    )
-    p.add_argument("--lines", type=int, default=1_000_000, help="lines of the text of memory")
-    p.add_argument(
-        "--trainings",
-        nargs="+",
-        default=["distillation", "distillation, again", "contrastive", "mlm", "clm"],
-        help="the trainings of memory",
-    )
     p.add_argument(
         "--environments", type=Path, metavar="FOLDER", help="where engines are installed and models converted"
     )
     p.add_argument(
         "--engines", nargs="+", metavar="WORDS", help="only engines with these words in their name"
     )
-    p.add_argument("--json", type=Path, metavar="FILE", help="write the measurements of scaling or engines")
-    p.add_argument("--plot", type=Path, metavar="FILE", help="write the figure of scaling")
+    p.add_argument("--json", type=Path, metavar="FILE", help="write the measurements of engines")
     args = p.parse_args()
     args.default_ckpt = args.ckpt is None
     if args.default_ckpt:

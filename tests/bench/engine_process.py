@@ -36,13 +36,12 @@ def tmft_on_path() -> None:
 
 
 def export(source: str, folder: Path, lines: list[str], **options) -> None:
-    """Export with tmft; `static`: with sentences to calibrate."""
+    """Export with tmft."""
     tmft_on_path()
     from tmft import SentenceEncoder
     from tmft.export.export import export
 
-    calibration = lines if options.pop("static", False) else ()
-    export(SentenceEncoder.from_pretrained(source), folder, calibration_lines=calibration, **options)
+    export(SentenceEncoder.from_pretrained(source), folder, **options)
 
 
 def export_sentence_transformers(source: str, folder: Path, lines: list[str], backend: str) -> None:
@@ -144,7 +143,7 @@ def open_compact(folder: Path) -> Encode:
 def session_settings(backend: str) -> dict:
     """Return the keyword arguments by which sentence-transformers opens a backend with THREADS threads."""
     if backend == "openvino":
-        return {"ov_config": openvino_settings("f32")}
+        return {"ov_config": openvino_settings()}
     if backend == "onnx":
         return {"provider": "CPUExecutionProvider", "session_options": onnx_options()}
     return {}
@@ -178,9 +177,9 @@ def onnx_options():
     return options
 
 
-def openvino_settings(precision: str) -> dict[str, str]:
-    """Return OpenVINO's settings. precision: f32 or bf16, in which it computes what is not in 8 bits."""
-    return {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": str(THREADS)}
+def openvino_settings() -> dict[str, str]:
+    """Return OpenVINO's settings: THREADS threads, and float32 for what is not in 8 bits."""
+    return {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": str(THREADS)}
 
 
 def open_onnx(folder: Path, file_name: str) -> Encode:
@@ -198,12 +197,10 @@ def open_onnx(folder: Path, file_name: str) -> Encode:
     return encode_in_batches(folder, run)
 
 
-def open_openvino(folder: Path, file_name: str, precision: str = "f32") -> Encode:
+def open_openvino(folder: Path, file_name: str) -> Encode:
     import openvino
 
-    graph = openvino.Core().compile_model(
-        folder / "openvino" / file_name, "CPU", openvino_settings(precision)
-    )
+    graph = openvino.Core().compile_model(folder / "openvino" / file_name, "CPU", openvino_settings())
     inputs = [node.any_name for node in graph.inputs]
 
     def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

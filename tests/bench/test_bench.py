@@ -4,14 +4,10 @@ import json
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 from conftest import ROOT, tiny_config
 
-from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.datasets.task_lookup import get_task
-from tmft.sentence_encoder import SentenceEncoder
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -65,96 +61,6 @@ def test_a_step_and_encoding_of_a_family(family, bench_train, work, tiny_folder,
     assert min(values.values()) > 0 and "architecture of small" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_libraries_that_load_a_made_checkpoint_have_the_same_weights(dtype, tmp_path):
-    module = pytest.importorskip("bench_load")
-    pytest.importorskip("transformers")
-    small = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2}
-    small |= {"num_key_value_heads": 1, "head_dim": 8, "intermediate_size": 20}
-    content = module.QWEN3 | small
-    module.write_checkpoint(content, tmp_path)
-    sums = []
-    for imports, load in module.loaders(tmp_path, "qwen3", 2, dtype).values():
-        scope = {"torch": torch}
-        exec(imports, scope)
-        weights = list(eval(load, scope).parameters())
-        assert {weight.dtype for weight in weights} == {getattr(torch, dtype)}
-        sums.append(sum(weight.double().sum() for weight in weights).item())
-    assert sums[0] == pytest.approx(sums[1], rel=1e-12)
-
-
-@pytest.fixture
-def long_model(tiny_folder, tmp_path):
-    """bench_long, the folder of a tiny model that it writes, and a text of 700 tokens."""
-    module = pytest.importorskip("bench_long")
-    small = {"vocab_size": 100, "hidden_size": 24, "num_attention_heads": 2, "intermediate_size": 20}
-    module.write_model(module.SHAPES["ModernBERT-base"] | small, 3, tiny_folder, tmp_path / "long")
-    return module, tmp_path / "long", module.random_text(load_tokenizer(tiny_folder), 700)
-
-
-def test_the_libraries_that_encode_a_long_text_give_the_same_embedding(long_model):
-    pytest.importorskip("sentence_transformers")
-    module, folder, text = long_model
-    embeddings = []
-    for code in module.LIBRARIES.values():
-        scope = {}
-        exec(code.format(folder=str(folder)), scope)
-        embeddings.append(scope["encode"](text))
-    for embedding in embeddings[1:]:
-        np.testing.assert_allclose(embedding, embeddings[0], atol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is read from /proc")
-def test_a_process_of_its_own_measures_the_memory_for_a_long_text(long_model):
-    module, folder, text = long_model
-    seconds, peak, embedding = module.run_process("tmft", folder, text)
-    assert seconds > 0 and 0 <= peak < 500 and len(embedding) == 24
-
-
-@pytest.fixture
-def bench_scaling(monkeypatch):
-    module = pytest.importorskip("bench_scaling")
-    monkeypatch.setattr(module, "machine_rates", lambda: (1.0, 2.0, 3.0))
-    small = {"SIZES": (2, 4), "LENGTHS": (4, 9), "PAIRS": 2, "TOKENS": 36}
-    for name, values in (small | {"THREADS": (1,)}).items():  # two threads are slow on a busy machine
-        monkeypatch.setattr(module, name, values)
-    return module
-
-
-def test_cost_against_size_has_a_point_for_each_size_length_and_depth(
-    bench_scaling, tiny_folder, tiny_data, tmp_path, capsys
-):
-    threads = torch.get_num_threads()
-    file = tmp_path / "scaling.json"
-    args = {"ckpt": tiny_folder, "data": tiny_data, "layer": 1, "rounds": 1, "json": file, "plot": None}
-    try:
-        bench_scaling.bench_scaling(type("Args", (), args))
-    finally:
-        torch.set_num_threads(threads)
-    content = json.loads(file.read_text())
-    depth = len(SentenceEncoder.from_pretrained(tiny_folder).encoder.layers)
-    by_quantity = {"size": [2, 4], "length": [4, 9], "layers": list(range(depth + 1))}
-    assert len(content["lines"]) == 2 * 3 * 2
-    for name, line in content["lines"].items():
-        kind, quantity, precision, _ = name.split(", ")
-        assert [point["x"] for point in line] == by_quantity[quantity]
-        assert all(0 < point["fastest"] <= point["median"] <= point["slowest"] for point in line)
-        if quantity == "layers":  # each layer adds as many products, a step three times those of encoding
-            encoding = [point["limit"] for point in content["lines"][f"encoding, layers, {precision}, 1"]]
-            factor = 3 if kind == "training step" else 1
-            assert [p["limit"] for p in line] == pytest.approx([factor * x for x in encoding], abs=0.01)
-            assert np.diff(encoding) == pytest.approx([encoding[1] - encoding[0]] * depth, abs=0.01)
-            assert encoding[1] > encoding[0]
-    assert bench_scaling.table(content) in capsys.readouterr().out
-
-
-def test_the_table_of_the_page_is_that_of_the_measurements():
-    module = pytest.importorskip("bench_scaling")
-    content = json.loads((ROOT / "docs/scaling.json").read_text(encoding="utf-8"))
-    assert module.table(content) in (ROOT / "docs/research/performance.md").read_text(encoding="utf-8")
-
-
 @pytest.fixture
 def engines(tmp_path, monkeypatch):
     """engines.py with an environment that is complete, and which holds 500,000 bytes of packages."""
@@ -206,3 +112,16 @@ def test_the_table_of_engines_on_the_page_is_that_of_the_measurements():
     module = pytest.importorskip("engines")
     content = json.loads((ROOT / "docs/engines.json").read_text(encoding="utf-8"))
     assert module.table(content) in (ROOT / "docs/speed.md").read_text(encoding="utf-8")
+
+
+def test_the_table_and_the_figure_of_students(tiny_folder, tiny_data, tmp_path, monkeypatch, capsys):
+    module = pytest.importorskip("students")
+    monkeypatch.setattr(module, "STS", ("stsb",))
+    tiny_data.rename(tmp_path / "stsb")
+    line = ["students.py", f"first layers={tiny_folder}@1", f"teacher={tiny_folder}", "--rounds", "1"]
+    options = ["--data-root", str(tmp_path), "--sentences", "4", "--out", str(tmp_path / "students.svg")]
+    monkeypatch.setattr(sys, "argv", [*line, *options])
+    module.main()
+    printed = capsys.readouterr().out
+    assert "first layers 1: " in printed and "teacher 4: " in printed
+    assert "first layers" in (tmp_path / "students.svg").read_text(encoding="utf-8")

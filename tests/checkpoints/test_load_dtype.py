@@ -2,6 +2,7 @@
 
 import json
 import random
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -38,9 +39,7 @@ from tmft.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "models"))
-sys.path.insert(0, str(ROOT / "bench"))
 
-import bench_load  # noqa: E402
 from random_configs import RANDOM_CONFIGS  # noqa: E402
 
 IDS = [[9, 7, 12, 3, 8], [30, 3], [8, 15, 20, 21, 22, 3, 5, 6, 7, 8, 9]]
@@ -292,21 +291,40 @@ def test_large_matrices_of_layers_are_checked_for_nan_but_tables_of_words_are_no
 # ------------------------------------------------------------------------------------------ memory
 
 
+# Prints VmRSS before an encoder is loaded, and VmHWM after it has embedded a sentence, in KiB.
+PROGRAM = """
+import torch
+from tmft.checkpoints import load, weights
+
+def memory(key):
+    lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return int(lines[key].split()[0])
+
+weights.MAX_MAPPED_BYTES = 2**24
+before = memory("VmRSS")
+encoder = load.load_encoder({folder!r}, {layer}, {dtype!r})
+ids = torch.arange(100, 130)[None]
+with torch.inference_mode():
+    encoder(ids, torch.ones_like(ids))
+print(before, memory("VmHWM"))
+"""
+
+
 @pytest.fixture(scope="module")
 def large_folder(tmp_path_factory) -> Path:
     """A BERT of 78 million parameters in bfloat16, 156 MB in one file."""
     content = {"model_type": "bert", "vocab_size": 2000, "hidden_size": 1024, "num_hidden_layers": 6}
     content |= {"num_attention_heads": 16, "intermediate_size": 4096, "max_position_embeddings": 64}
     folder = tmp_path_factory.mktemp("large")
-    bench_load.write_checkpoint(content, folder, num_shards=1)
+    save_encoder(random_encoder(config_from_dict(content)).bfloat16(), folder)
     return folder
 
 
 @pytest.mark.parametrize(("layer", "dtype"), [(1, "float32"), (6, "float32"), (6, "bfloat16")])
 def test_the_peak_memory_is_that_of_the_kept_weights_and_a_part_of_the_file(layer, dtype, large_folder):
-    imports = "from tmft.checkpoints import load, weights\nweights.MAX_MAPPED_BYTES = 2**24"
-    load = f"load.load_encoder({str(large_folder)!r}, {layer}, {dtype!r})"
-    *_, before, peak, _ = bench_load.run_process(imports, load)
+    program = PROGRAM.format(folder=str(large_folder), layer=layer, dtype=dtype)
+    answer = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
+    before, peak = (int(number) / 1024 for number in answer.stdout.split())
     encoder = load_encoder(large_folder, layer, dtype)
     kept = sum(weight.nbytes for weight in encoder.parameters()) / 2**20
     in_file = kept if dtype == "bfloat16" else kept / 2
