@@ -110,15 +110,6 @@ classification_task: partial[Task] = partial(
     metric="accuracy",
     task_type="classification",
 )
-retrieval_task: partial[Task] = partial(
-    Task,
-    columns=TEXT_COLUMN,
-    label="label",
-    classes=CLASSES_FROM_FILE,
-    objective="",
-    metric="ndcg@10",
-    task_type="retrieval",
-)
 relatedness_task: partial[Task] = partial(Task, objective="", metric="pearson", task_type="relatedness")
 
 # fmt: off
@@ -159,14 +150,11 @@ TASKS = {
                               objective="dot_product_head", metric="accuracy"),
     "cs224n-sts": cs224n_task("cs224n-sts/{split}.tsv", metric="pearson"),
 
-    # Scored without fine-tuning (objective=""). quora-retrieval: find the duplicates of a question among all
-    # questions; the second entry differs in its metric alone. Sources: str Abdalla et al. 2023; clustering
-    # Rakib et al. 2020; classification and relatedness SentEval (Conneau and Kiela 2018, arXiv:1803.05449)
-    # and SST-5 (Socher et al. 2013); from cola on GLUE (Wang et al. 2019).
+    # Scored without fine-tuning (objective=""). Sources: str Abdalla et al. 2023; clustering Rakib et al.
+    # 2020; classification and relatedness SentEval (Conneau and Kiela 2018, arXiv:1803.05449) and SST-5
+    # (Socher et al. 2013); from cola on GLUE (Wang et al. 2019).
     "str":            Task("str/test.tsv", max_score=1.0),
     **{name: clustering_task(f"clustering/{name}.tsv") for name in CLUSTERING_TASKS},
-    "quora-retrieval":     retrieval_task("quora-retrieval/{split}.tsv"),
-    "quora-retrieval-mrr": retrieval_task("quora-retrieval/{split}.tsv", metric="mrr@10"),
     "mr":             classification_task("senteval/mr.tsv", classes=BINARY),
     "cr":             classification_task("senteval/cr.tsv", classes=BINARY),
     "subj":           classification_task("senteval/subj.tsv", classes=BINARY),

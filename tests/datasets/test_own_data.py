@@ -1,10 +1,8 @@
 """Tables of the user become the files that the commands read, and the report says what was found."""
 
 import csv
-import gzip
 import json
 import re
-import shlex
 from pathlib import Path
 
 import pytest
@@ -50,11 +48,7 @@ def test_a_table_of_a_german_excel_comes_out(tmp_path, capsys):
     path.write_bytes("first;second;similarity\nGrüße;zwei, drei;3,5\na;b;4\n".encode("cp1252"))
     command = ["convert", str(path), "--columns", ",".join("=".join(pair) for pair in PAIRS.items())]
     for options, message in [
-        (
-            [],
-            "train.csv is not text in UTF-8 .*: name its --encoding, such as cp1252; without --columns, the "
-            "command shows all options that are needed",
-        ),
+        ([], "train.csv is not text in UTF-8 .*: name its --encoding, such as cp1252"),
         (["--encoding", "cp1252"], "score '3,5' is not a number .*: give --decimal , if the comma stands"),
         (["--encoding", "cp-none"], "--encoding 'cp-none': Python knows no encoding of this name: write one"),
         (["--encoding", "base64"], "--encoding 'base64': Python knows no encoding of this name"),
@@ -241,6 +235,9 @@ MISTAKES = [
     ("{t} --columns text=,label", "--columns: no column after text="),
     ("{t} --columns text=a,text=b,label", "--columns: text is given twice"),
     ("{t} --columns text=a,label=similarity --split 1,0,0", "no column 'a' ("),
+    ("{t}", "pairs.csv has the columns 'first', 'second', 'similarity': give --columns, one of t"),
+    ("train={t} --encoding no", "--encoding 'no': Python knows no encoding of this name: write one such as"),
+    ("{t}.gz", "pairs.csv.gz cannot be read (No such file"),
     ("{t} --columns {c}", "pairs.csv: its name has none of the words train, test, dev"),
     ("{t} --columns {c} --split 0.8,0.1", "--split 0.8,0.1: write the parts of train, dev and test"),
     ("{t} --columns {c} --split 0.8,0.1,0.2", "--split 0.8,0.1,0.2: write the parts"),
@@ -284,78 +281,17 @@ def test_without_out_the_command_only_reports(table, tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["pairs.csv"]
 
 
-# ------------------------------------------------------------------------------------------------- one look
-
-
-def look(capsys, *words) -> list[str]:
-    data_command.main(["convert", *map(str, words)])
-    return capsys.readouterr().out.splitlines()
-
-
-def test_one_look_at_a_table_of_a_german_excel_names_all_options(tmp_path, capsys):
-    rows = [f"{n};Grüße, {n};zwei {n};{n % 6},5" for n in range(30)]
-    path = tmp_path / "Paare.csv"
-    path.write_bytes("\r\n".join(["Nr;Satz 1;Satz 2;Note", *rows]).encode("cp1252"))
-    printed = look(capsys, path)
-    assert printed[:2] == [f"{path}: 4 columns, encoding cp1252", "  Nr: '0', '1', '2'"]
-    assert printed[4] == "  Note: '0,5', '1,5', '2,5'"
-    expected = "--columns 'sentence1=Satz 1,sentence2=Satz 2,score=Note' --encoding cp1252 --decimal , "
-    assert (
-        printed[-1] == f"next: python -m tmft data convert {path} {expected}--split 0.8,0.1,0.1 --out Paare"
-    )
-    words = shlex.split(printed[-1].removeprefix("next: python -m tmft data "))
-    data_command.main([*words[:-1], str(tmp_path / "out")])
-    assert "30 pairs" in "".join(capsys.readouterr().out.split("; score")[0].replace("24 pairs", "30 pairs"))
-    first = (tmp_path / "out/train.tsv").read_text("utf-8").splitlines()
-    assert first[0] == "sentence1\tsentence2\tscore" and first[1].endswith(".5")
-
-
-LOOKS = {  # header and rows -> the columns of the command; "" if they cannot be guessed
-    "texts of classes": (
-        "review,stars\n" + "".join(f"text {n},{n % 2}\n" for n in range(9)),
-        "text=review,label=stars",
-    ),
-    "names of classes": ("a,b\n" + "".join(f"text {n},{'xy'[n % 2]}\n" for n in range(9)), "text=a,label=b"),
-    "the right names": ("anchor,positive\n" + "a b,c d\n" * 3, "anchor,positive"),
-    "pairs of classes": (
-        "p,h,gold\n" + "".join(f"p {n},h {n},{'xyz'[n % 3]}\n" for n in range(9)),
-        "sentence1=p,sentence2=h,label=gold",
-    ),
-    "one column of text": ("a\nb c\nd e\n", ""),
-    "no rows": ("a,b\n", ""),
-}
-
-
-@pytest.mark.parametrize("name", LOOKS)
-@pytest.mark.parametrize("ending", [".csv", ".tsv", ".csv.gz"])
-def test_a_look_guesses_the_columns(name, ending, tmp_path, capsys):
-    content, columns = LOOKS[name]
-    content = content.replace(",", "\t") if ending == ".tsv" else content
-    path = tmp_path / f"train{ending}"
-    path.write_bytes(gzip.compress(content.encode()) if ending == ".csv.gz" else content.encode())
-    printed = look(capsys, path)
-    if columns:
-        assert printed[-1] == f"next: python -m tmft data convert {path} --columns {columns} --out converted"
-    else:
-        assert printed[-2].startswith("which columns are texts and labels cannot be guessed: give --columns")
-
-
-@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.jsonl"])
-@pytest.mark.parametrize("content", ["", "\n\n", "\ufeff"])
-def test_an_empty_table_has_no_columns_to_look_at(name, content, tmp_path, capsys):
-    (tmp_path / name).write_text(content, encoding="utf-8")
-    with pytest.raises(InputError, match=rf"no names of columns \(.*{name}, line 1\): write them there"):
-        look(capsys, tmp_path / name)
-
-
-def test_a_look_reads_utf_16_jsonl_and_parquet(tmp_path, capsys):
-    rows = [{"q": f"text {n}", "d": f"other {n}", "s": n / 10} for n in range(9)]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    expected = "--columns sentence1=q,sentence2=d,score=s --split 0.8,0.1,0.1 --out a"
-    assert look(capsys, tmp_path / "a.jsonl")[-1].endswith(expected)
-    text = "q\td\ts\n" + "".join(f"{row['q']}\t{row['d']}\t{row['s']}\n" for row in rows)
-    (tmp_path / "a.tsv").write_text(text, encoding="utf-16")
-    assert "d,score=s --encoding utf-16 --split" in look(capsys, tmp_path / "a.tsv")[-1]
-    pyarrow = pytest.importorskip("pyarrow.parquet")
-    pyarrow.write_table(__import__("pyarrow").Table.from_pylist(rows), tmp_path / "a.parquet")
-    assert look(capsys, f"train={tmp_path / 'a.parquet'}")[-1].endswith("score=s --out a")
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", '{"q": "x", "d": "y"}\n', "a.jsonl has the columns 'q', 'd': give `columns`, one of"),
+        ("a.tsv", "q\td\n", "a.tsv has the columns 'q', 'd': give `columns`, one of these lists: sentence1"),
+        ("a.csv", "q;d\n", "a.csv has the columns 'q', 'd': give `columns`, one of these lists: sentence1"),
+        ("a.csv", "\n\n", r"no names of columns \(.*a.csv, line 1\): write them there"),
+        ("a.jsonl", "", r"no names of columns \(.*a.jsonl, line 1\): write them there"),
+    ],
+)
+def test_without_columns_the_command_names_those_of_the_table(name, content, message, tmp_path):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=message):
+        data_command.main(["convert", f"train={tmp_path / name}"])

@@ -70,8 +70,6 @@ NLI = "sentence1\tsentence2\tlabel\n" + "".join(
 )
 QUORA = "\tid\tsentence1\tsentence2\tis_duplicate\n"
 QUORA += '7\taa\t"""Which?"" he"\tWhy?\t0.0\n8\tb\tA\tC\t1\n9\tc\t\tD\t1\n'
-QUESTIONS = "id\tquestion1\tquestion2\tis_duplicate\n"
-QUESTIONS += "0\ta\tb\t1\n1\th\tc\t1\n2\tc\tb\t1\n3\te\tf\t1.0\n4\td\tg\t0\n5\ta\td\t0\n"
 COURSE_SST = "\tid\tsentence\tsentiment\n0\taa\t A good film .\t3\n1\tbb\tBad\t0\n"
 STUDENT = "0\t\tid\tsentence\n1\t0.0\tcc\tA film\n2\t1.0\tdd\tNo\n"  # the index takes two cells
 SENTENCES = b"caf\xe9 \x85 a \x93b\x94 .\n\nend\tof it\n\n"  # Windows-1252; the second and the last are empty
@@ -208,16 +206,6 @@ FORMS = {
         {"q.tsv": "id\tquestion1\tquestion2\tis_duplicate\n0\ta\tb\t1\n1\tc\td\t0\n2\te\tf\t1.0\n"},
         "q.tsv",
         {"train": [("a", "b"), ("e", "f")]},
-    ),
-    "groups of duplicates": (  # a, b, c and h are one, e and f another; their digests end in 3, 2; d: 0; g: 1
-        "quora-retrieval",
-        {"q.tsv": QUESTIONS},
-        "q.tsv",
-        {
-            "train": [("0", "a"), ("0", "b"), ("0", "c"), ("2", "e"), ("2", "f"), ("0", "h")],
-            "dev": [("3", "g")],
-            "test": [("1", "d")],
-        },
     ),
     "course, pairs": (
         "quora",
@@ -491,7 +479,7 @@ def test_every_address_is_of_one_file_with_a_unique_name():
         names = [url.rpartition("/")[2] for url in release.urls]
         assert all(url.startswith("https://") for url in release.urls) and all(names), name
         assert len({*names}) == len(names)  # they are fetched into one folder
-        assert release.urls or name.startswith("sts1") or name in ("quora-pairs", "quora-retrieval", "glue")
+        assert release.urls or name.startswith("sts1") or name in ("quora-pairs", "glue")
 
 
 def test_every_task_has_a_release_under_the_name_of_its_folder():

@@ -341,12 +341,6 @@ def test_a_task_that_needs_a_head_is_refused_in_one_line(task, label, folder, tm
         command.main([str(folder), "--task", task, "--data", str(tmp_path)])
 
 
-def test_retrieval_is_refused_in_one_line(folder, tmp_path):
-    (tmp_path / "test.tsv").write_text("label\ttext\n1\ta cat\n1\tthe cat\n")
-    with pytest.raises(InputError, match="^task quora-retrieval: a grid has no retrieval, remove it$"):
-        command.main([str(folder), "--task", "quora-retrieval", "--data", str(tmp_path)])
-
-
 # -------------------------------------------------------------------------------------------------- the page
 
 

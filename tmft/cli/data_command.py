@@ -18,9 +18,14 @@ from pathlib import Path
 from tmft.cli.parser import CommandLineParser
 from tmft.data import DATA_FOLDER
 from tmft.datasets.download import download_dataset
-from tmft.datasets.own_data import COLUMN_LISTS, convert_tables, parse_columns, parse_fractions
+from tmft.datasets.own_data import (
+    COLUMN_LISTS,
+    convert_tables,
+    parse_columns,
+    parse_fractions,
+    require_columns,
+)
 from tmft.datasets.releases import RELEASES
-from tmft.datasets.table_look import look_at_tables
 from tmft.errors import InputError, check_range, sanitize
 from tmft.io.atomic import check_writable, write_file
 from tmft.io.text import read_lines
@@ -29,16 +34,14 @@ from tmft.students.distillation_data import extract_sentences
 CONVERT_DOC = """
 Convert tables of your own (CSV, TSV, JSONL, Parquet) to the TSV files of a task, and check them.
 
-    python -m tmft data convert a.csv
     python -m tmft data convert a.csv --columns sentence1=x,sentence2=y,score=z --split 0.8,0.1,0.1 --out mine
     python -m tmft data convert train.jsonl test.jsonl --columns sentence1,sentence2,label --out mine
     python -m tmft data convert excel.csv --columns text,label --encoding cp1252 --split 0.9,0.1,0 --out mine
     python -m tmft data convert train=a.parquet test=b.parquet --columns text=review,label=stars --out mine
 
-Without --columns, the columns are shown, and the command with all options that the tables seem to need. With
-them, the report says what was found: the number of examples, the range of the scores, the classes, and notes
-about empty texts, duplicates, and texts of a split that are in another one. Without --out, that is all.
-Parquet needs the package pyarrow.
+The report says what was found: the number of examples, the range of the scores, the classes, and notes about
+empty texts, duplicates, and texts of a split that are in another one. Without --out, that is all. Without
+--columns, a message names the columns of the table. Parquet needs the package pyarrow.
 """
 
 SENTENCES_DOC = """
@@ -65,21 +68,13 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def convert(args: Namespace) -> None:
-    """Convert the tables of the user, and print the report; without --columns, look at them."""
+    """Convert the tables of the user, and print the report."""
     check_range("seed", args.seed, 0, 2**63 - 1)
     if args.columns is None:
-        print(*map(sanitize, look_at_tables(args.files)), sep="\n")
-        return
+        require_columns(args.files[0], args.encoding)
     columns = parse_columns(args.columns)
     fractions = args.split and parse_fractions(args.split)
-    options = args.out, fractions, args.seed, args.encoding, args.decimal
-    try:
-        report = convert_tables(args.files, columns, *options)
-    except InputError as error:
-        if {"encoding", "decimal"} & {*error.parameters} and args.encoding == "utf-8":
-            look = f"{error.marked_message}; without `columns`, the command shows all options that are needed"
-            raise InputError(look, *error.parameters, "columns") from None
-        raise
+    report = convert_tables(args.files, columns, args.out, fractions, args.seed, args.encoding, args.decimal)
     print(*map(sanitize, report), sep="\n")
     if args.out is None:
         print("nothing is written: --out names the folder to write")
@@ -123,8 +118,7 @@ def parse_convert_args(argv: list[str]) -> Namespace:
                    "split, and train=FILE says it of any file")
     forms = "; ".join(",".join(form) for form in COLUMN_LISTS)
     p.add_argument("--columns", metavar="NAME=COLUMN,...", help="which column of the table becomes which "
-                   f"one of the TSV file; a name alone stands for itself. One of: {forms}. Default: the "
-                   "tables are looked at, and nothing is converted")
+                   f"one of the TSV file; a name alone stands for itself. One of: {forms}")
     p.add_argument("--out", type=Path, metavar="FOLDER", help="folder to write train.tsv, dev.tsv and "
                    "test.tsv to, which must not be there; default: only the report")
     p.add_argument("--split", metavar="TRAIN,DEV,TEST", help="divide the examples at random into these "

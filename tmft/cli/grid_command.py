@@ -25,7 +25,7 @@ from tmft.io.atomic import check_output_folder
 from tmft.io.text import read_sentences
 from tmft.reports.grid_page import write_grid_page
 from tmft.runs.run_result import FineTunedRun
-from tmft.training_free.grid import GRID, grid_task_type, run_grid
+from tmft.training_free.grid import run_grid
 
 DEFAULT_TASKS = ["sts", "clustering", "classification"]
 
@@ -40,8 +40,6 @@ def main(argv: list[str] | None = None) -> None:
         read("test")  # so that missing or damaged data is reported before a model is loaded
     if heads := [name for name, task in tasks.items() if find_objective(task)(1, task).has_head]:
         raise InputError(f"task {heads[0]}: it needs a trained head, remove it", "task")
-    if unknown := [name for name, task in tasks.items() if grid_task_type(task) not in GRID]:
-        raise InputError(f"task {unknown[0]}: a grid has no retrieval, remove it", "task")
     sentences = read_sentences(args.text) if args.text else []
     results = run_grid(load_mean_pooling_model(args), tasks, readers, sentences)
     print_page(write_grid_page(results, args.model, out))

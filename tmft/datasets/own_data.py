@@ -15,14 +15,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
 from tmft.data import SPLITS
 from tmft.datasets.readers import Row, join_lines
-from tmft.errors import InputError, check_choice, did_you_mean, sanitize
+from tmft.errors import InputError, check_choice, did_you_mean, sanitize, short_repr
 from tmft.io.atomic import check_output_folder, check_writable, replacing_files
-from tmft.io.tables import read_columns, shortest_number
+from tmft.io.tables import read_columns, read_header, shortest_number
 from tmft.io.text import UTF8, has_visible_text, parse_number
 from tmft.tasks import BINARY, ENTAILMENT, PAIR_COLUMNS, TEXT_COLUMN, TRIPLET_COLUMNS
 
@@ -77,12 +78,7 @@ def convert_tables(
     empty.
     """
     check_choice("decimal", decimal, DECIMALS)
-    try:
-        "".encode(encoding)
-    except (LookupError, ValueError):  # ValueError: "undefined", or a name with a zero byte
-        problem = f"encoding {encoding!r}: Python knows no encoding of this name"
-        raise InputError(f"{problem}: write one such as utf-8 or cp1252", "encoding") from None
-    encoding = UTF8 if codecs.lookup(encoding).name == "utf-8" else encoding
+    encoding = check_encoding(encoding)
     paths = assign_splits(files, divided=fractions is not None)
     if out is not None:
         check_output_folder(out)
@@ -125,6 +121,35 @@ def convert_tables(
 
 
 # ------------------------------------------------------------------------------------------------- arguments
+
+
+def check_encoding(encoding: str) -> str:
+    """Return the name of an encoding of text files, for UTF-8 the one that leaves out a byte order mark."""
+    try:
+        "".encode(encoding)
+    except (LookupError, ValueError):  # ValueError: "undefined", or a name with a zero byte
+        problem = f"encoding {encoding!r}: Python knows no encoding of this name"
+        raise InputError(f"{problem}: write one such as utf-8 or cp1252", "encoding") from None
+    return UTF8 if codecs.lookup(encoding).name == "utf-8" else encoding
+
+
+def require_columns(file: str, encoding: str) -> NoReturn:
+    """Raise an InputError that shows the columns of a table, and asks which of them are texts and labels.
+
+    file: the path of the table, or "SPLIT=PATH".
+    """
+    _, path = parse_file(file)
+    header = ", ".join(map(short_repr, read_header(path, check_encoding(encoding))))
+    forms = "; ".join(",".join(form) for form in COLUMN_LISTS)
+    raise InputError(
+        f"{path} has the columns {header}: give `columns`, one of these lists: {forms}", "columns"
+    )
+
+
+def parse_file(file: str) -> tuple[str, Path]:
+    """Return (split, path) of the argument "SPLIT=PATH", or of a path alone, whose split is ""."""
+    split, equals, path = file.partition("=")
+    return (split, Path(path)) if equals and split in SPLITS else ("", Path(file))
 
 
 def parse_columns(text: str) -> dict[str, str]:
@@ -173,17 +198,17 @@ def assign_splits(files: Sequence[str], divided: bool) -> list[tuple[str, Path]]
     """Return (split, path) of each file; the split is "" if the examples are to be divided."""
     result = []
     for file in files:
-        split, equals, path = file.partition("=")
-        if equals and split in SPLITS:
-            result.append((split, Path(path)))
+        split, path = parse_file(file)
+        if split:
+            result.append((split, path))
         else:
-            words = re.split(r"[^a-z]+", Path(file).name.lower())
+            words = re.split(r"[^a-z]+", path.name.lower())
             found = {SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES}
             if not divided and len(found) != 1:
                 problem = f"{file}: its name has none of the words {', '.join(SPLIT_NAMES)}"
                 remedy = f"write train={file}, dev={file} or test={file}, or give `split` 0.8,0.1,0.1"
                 raise InputError(f"{problem}: {remedy}", "split")
-            result.append((found.pop() if len(found) == 1 else "", Path(file)))
+            result.append((found.pop() if len(found) == 1 else "", path))
     if divided:
         if len({split for split, _ in result}) > 1:
             names = ", ".join(dict.fromkeys(split or "of no split" for split, _ in result))

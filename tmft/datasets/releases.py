@@ -11,7 +11,6 @@ words Rubenstein and Goodenough 1965, Hill et al. 2015, Gerz et al. 2016, Agirre
 only).
 """
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,8 +18,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
 from tmft.data import SPLITS
 from tmft.datasets.readers import ReleaseFile, Row, join_lines, read_release_file, read_rows_by_name
@@ -301,39 +298,13 @@ DUPLICATES_TABLE = ReleaseFile(
 
 def read_duplicates(path: Path) -> Splits:
     """Read the duplicates, the pairs of class 1, in a TSV file of two questions and a class."""
-    return {"train": [(a, b) for a, b, is_duplicate in read_question_pairs(path) if is_duplicate]}
-
-
-def read_question_pairs(path: Path) -> list[tuple[str, str, bool]]:
-    """Read the pairs of a TSV file of two questions and a class, and whether they are duplicates, class 1."""
     if is_folder(path):
         raise InputError(f"{path} is a folder: name the file with the questions")
-    pairs = [(a, b, label in ("1", "1.0")) for a, b, label in read_release_file(path, DUPLICATES_TABLE)]
-    if not any(is_duplicate for _, _, is_duplicate in pairs):
+    pairs = read_release_file(path, DUPLICATES_TABLE)
+    duplicates: list[Row] = [(a, b) for a, b, label in pairs if label in ("1", "1.0")]
+    if not duplicates:
         raise InputError(f"{path} has no pair of class 1: name a file of duplicate questions")
-    return pairs
-
-
-def read_question_groups(path: Path) -> Splits:
-    """Read all questions of such a file, each with the number of its group: rows of (group, question).
-
-    Duplicates are in one group, and so are their duplicates. A quarter of the groups is test, a quarter dev
-    and half train, whose questions may be trained on: the SHA-256 of the first question of a group in
-    alphabetical order, modulo 4, is 0, 1, or 2 and 3.
-    """
-    pairs = read_question_pairs(path)
-    texts = sorted({text for a, b, _ in pairs for text in (a, b)})
-    index = {text: number for number, text in enumerate(texts)}
-    edges = np.array([(index[a], index[b]) for a, b, is_duplicate in pairs if is_duplicate]).T
-    graph = coo_matrix((np.ones(edges.shape[1]), edges), shape=(len(index), len(index)))
-    splits: Splits = {split: [] for split in SPLITS}
-    split_of_group: dict[int, str] = {}
-    for text, group in zip(index, connected_components(graph, directed=False)[1].tolist(), strict=True):
-        if group not in split_of_group:  # this is its first question
-            number = int(hashlib.sha256(text.encode()).hexdigest(), 16) % 4
-            split_of_group[group] = ("test", "dev", "train", "train")[number]
-        splits[split_of_group[group]].append((str(group), text))
-    return splits
+    return {"train": duplicates}
 
 
 def read_nli_sentences(path: Path) -> Iterator[str]:
@@ -502,7 +473,6 @@ RELEASES = {
         read=read_duplicates,
         columns=TRIPLET_COLUMNS[:2],
     ),
-    "quora-retrieval": Release(read=read_question_groups, columns=("label", "text")),  # as quora-pairs
     "str": Release(
         {"test": (ReleaseFile("sem_text_rel_ranked.csv", ("Text", "Score"), ",", quotes=True),)},
         {"test": 5500},

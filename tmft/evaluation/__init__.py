@@ -1,1 +1,1 @@
-"""Evaluation of sentence embeddings: the protocols of tasks, retrieval, clustering and isotropy."""
+"""Evaluation of sentence embeddings: the protocols of tasks, clustering and isotropy."""

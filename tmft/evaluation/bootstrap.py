@@ -9,7 +9,6 @@ Shapes: N test examples, R resamples.
 
 import numpy as np
 
-from tmft.evaluation.retrieval import RETRIEVAL_METRICS
 from tmft.metrics import METRICS
 
 NUM_RESAMPLES = 1000
@@ -57,8 +56,6 @@ def resample_run(
     """Return the metric of a run on each row of `examples`, indices (R, N): (R,)."""
     if metric == "spearman":
         return resample_spearman(predicted, labels, count_rows(examples, len(labels)))
-    if metric in RETRIEVAL_METRICS:
-        return np.nanmean(predicted[examples], axis=1)  # over the queries that were drawn
     return np.array([METRICS[metric](predicted[row], labels[row], threshold)[metric] for row in examples])
 
 

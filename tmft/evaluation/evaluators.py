@@ -31,7 +31,6 @@ from tmft.evaluation.classification import (
 )
 from tmft.evaluation.clustering import evaluate_clustering
 from tmft.evaluation.isotropy import alignment, iso_score, mean_cosine, uniformity
-from tmft.evaluation.retrieval import evaluate_retrieval, score_queries
 from tmft.loss import Objective
 from tmft.losses.objectives import OBJECTIVES
 from tmft.metrics import METRICS, compute_metrics, expected_prediction, threshold_metrics
@@ -116,7 +115,6 @@ EVALUATORS: dict[str, Callable[..., dict[str, Any]]] = {  # Task.task_type -> ev
     "clustering": evaluate_clustering,
     "classification": evaluate_classification,
     "relatedness": evaluate_relatedness,
-    "retrieval": evaluate_retrieval,
 }
 CLASSIFIERS = ("classification", "relatedness")  # task types whose evaluator fits a model to train
 
@@ -194,16 +192,10 @@ class Evaluation:
         return evaluate(encode, self.task, self.read_split, self.split, self.objective, self.threshold)
 
     def predict(self, encode: EncodeFunction) -> np.ndarray | None:
-        """Return a prediction per example, (N,), from which the metric of the task is computed; None without.
-
-        Of retrieval these are the scores of the queries, NaN for a text that is none.
-        """
-        examples = self.examples
-        if self.task.task_type == "retrieval":
-            return score_queries(encode(examples.sentences), examples.labels)[self.task.metric]
+        """Return a prediction per example, (N,), from which the metric is computed; None without."""
         if self.task.task_type != "similarity" or expected_prediction(self.task.metric) == "embedding":
             return None
-        return predict(encode, self.objective or OBJECTIVES[self.task.objective](0, self.task), examples)
+        return predict(encode, self.objective or OBJECTIVES[self.task.objective](0, self.task), self.examples)
 
 
 def score_tasks(
