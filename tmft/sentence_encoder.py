@@ -654,9 +654,9 @@ class SentenceEncoder(nn.Module):
         """Upload the folder of `save_pretrained` to a new repository on the hub, and return its URL.
 
         repo_id: the name of the repository, OWNER/NAME, or NAME for one of your own.
-        private: False makes the repository public, once the upload is complete.
+        private: False makes the repository public.
         The token is that of `hf auth login`, or in the environment variable HF_TOKEN. Raises InputError if
-        there is no such token, if the repository exists, or if the upload fails: nothing is public then.
+        there is no such token, if the repository exists, or if the upload fails.
         """
         from tmft.checkpoints.sentence_folder import push_sentence_encoder
 

@@ -320,7 +320,6 @@ def test_characters_that_the_encoding_of_stdout_lacks_are_escaped(tmp_path):
 @pytest.mark.parametrize(
     ("words", "name"),
     [
-        (["m", "out", "--push-to-hub", ""], "--push-to-hub"),
         (["", "out"], "MODEL"),
         (["m", "out", "--pooling", ""], "--pooling"),
         (["m", "out", "--task", ""], "--task"),

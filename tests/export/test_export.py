@@ -584,10 +584,9 @@ def test_the_card_of_an_exported_run_has_its_scores_and_its_sweep(tmp_path, caps
     [
         (["{there}"], "exists already: name a new folder"),
         (["{new}", "--format", "bert"], "--format bert: BERT has no linear map from 12 to 24 after the"),
-        (["--format", "bert"], "nothing to write: name a FOLDER, or a repository with --push-to-hub"),
+        (["--format", "bert"], "the following arguments are required: FOLDER"),
         (["{new}", "--task", "sts"], "choose one task with similarity scores"),
         (["{new}", "--dtype", "int8"], "--dtype int8: --format sentence-transformers supports float32"),
-        (["--push-to-hub", "a/b/c"], "--push-to-hub a/b/c: write NAME or OWNER/NAME"),
     ],
 )
 def test_a_wrong_command_is_one_line_and_writes_nothing(options, words, tiny_folder, tmp_path):

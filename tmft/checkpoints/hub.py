@@ -1,9 +1,7 @@
 """HubRepository: the files of a repository on the hub, which huggingface-hub downloads into its cache."""
 
 import hashlib
-import logging
 import re
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -238,31 +236,17 @@ def unreachable_reason(repository: str, revision: str | None) -> str:
 
     The hub has to answer within HUB_TIMEOUT seconds, and with another status than that of an error of its own
     (500 and above). Without this check, huggingface-hub would try every file several times on a machine
-    without network. The request is made in a thread, because the timeout of a request does not bound the DNS
-    lookup.
+    without network.
     repository, revision: a repository on the hub, and one of its revisions; None is the main branch.
     """
-    from huggingface_hub import errors, hf_hub_url
+    from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import build_hf_headers, get_session
 
     if is_offline():
         return "HF_HUB_OFFLINE forbids downloads: unset it, or check the name"
     try:
         url = hf_hub_url(repository, "config.json", revision=revision)
-    except errors.HFValidationError:
-        return ""  # hf_hub_download raises it again, and its message is handled there
-    statuses = []
-
-    def request() -> None:
-        try:
-            response = get_session().head(url, headers=build_hf_headers(), timeout=HUB_TIMEOUT)
-            statuses.append(response.status_code)
-        except Exception as error:  # its type depends on the HTTP library that huggingface-hub uses
-            logging.getLogger("tmft").debug("%s: %s", url, error)
-
-    thread = threading.Thread(target=request, daemon=True)
-    thread.start()
-    thread.join(HUB_TIMEOUT)
-    if not statuses:
+        status = get_session().head(url, headers=build_hf_headers(), timeout=HUB_TIMEOUT).status_code
+    except Exception:  # its type depends on the HTTP library that huggingface-hub uses
         return "the hub does not answer: check the network and the name"
-    return f"the hub answers with an error ({statuses[0]}): try again later" if statuses[0] >= 500 else ""
+    return f"the hub answers with an error ({status}): try again later" if status >= 500 else ""

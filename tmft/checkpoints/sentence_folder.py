@@ -9,14 +9,15 @@ import logging
 import os
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import torch
 
+from tmft.checkpoints.hub import silence_hub
 from tmft.checkpoints.load import load_encoder_with_report, random_encoder_with_report
 from tmft.checkpoints.model_card import PLACEHOLDER_PATH, ModelCardData, UsageInfo, format_sentence_model_card
 from tmft.checkpoints.model_folder import ST_CONFIG_FILES, ModelFolder
-from tmft.checkpoints.push_to_hub import push_to_hub, resolve_repo_id
 from tmft.checkpoints.save import compatibility_note, has_pooler, save_encoder, transformers_class
 from tmft.checkpoints.saved_modules import load_modules, to_saved_modules
 from tmft.checkpoints.st_folder import ModelSettings, check_static_settings, settings_to_files
@@ -26,7 +27,7 @@ from tmft.embedding.layer_mix import format_layer_mix, layer_mix_width, parse_la
 from tmft.embedding.modules import Dense
 from tmft.embedding.similarity import SIMILARITIES
 from tmft.embedding.token_weights import TokenWeights
-from tmft.errors import InputError, check_choice, check_not_blank
+from tmft.errors import InputError, check_choice, check_not_blank, describe_error
 from tmft.io.arguments import check_arguments
 from tmft.io.atomic import replacing_files, write_file
 from tmft.models.families import FAMILIES
@@ -139,12 +140,24 @@ def save_sentence_encoder(
 
 def push_sentence_encoder(model: "SentenceEncoder", repo_id: str, private: bool) -> str:
     """Upload a model to a new repository. `SentenceEncoder.push_to_hub` explains the parameters."""
-    repo_id = resolve_repo_id(repo_id)
+    from huggingface_hub import HfApi  # imported here: it takes 0.1 s, and local folders do not need it
+
+    api, problem = HfApi(), f"{repo_id} cannot be created on the hub"
     with TemporaryDirectory() as scratch:
         folder = Path(scratch) / "model"
         save_sentence_encoder(model, folder)
-        write_file(folder / "README.md", sentence_model_card(model, name=repo_id))
-        return push_to_hub(folder, repo_id, not private)
+        try:
+            with silence_hub():
+                repo_id = api.create_repo(repo_id, private=private).repo_id
+                problem = f"the repository {repo_id} was created on the hub, but the upload failed"
+                write_file(folder / "README.md", sentence_model_card(model, name=repo_id))
+                api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message="Upload with tmft")
+        except InputError:
+            raise
+        except Exception as error:  # its type depends on the HTTP library that huggingface-hub uses
+            remedy = "check the name, the network and the token (HF_TOKEN, or hf auth login)"
+            raise InputError(f"{problem} ({describe_error(error)}): {remedy}", "repo_id") from None
+    return f"{api.endpoint}/{repo_id}"
 
 
 def check_can_be_saved(model: "SentenceEncoder") -> ModelSettings:

@@ -1,10 +1,9 @@
-"""Write a model for other software, or upload it to the hub, and compare it with the original.
+"""Write a model for other software, and compare it with the original.
 
     python -m tmft export runs/<name> served
     python -m tmft export runs/<name> served --format onnx --dtype float16
     python -m tmft export runs/<name> small --prune-vocabulary sentences.txt
     python -m tmft export runs/<name> without-torch --format compact
-    python -m tmft export runs/<name> --push-to-hub OWNER/NAME --public
 
 The exported folder is opened again, and its size, the largest difference of an embedding, the lowest cosine
 and the score before and after are printed, on a sample or on --task. Formats: sentence-transformers (which
@@ -15,7 +14,6 @@ ONNX Runtime; also with
 
 import math
 import sys
-import tempfile
 from argparse import Namespace
 from functools import cache, partial
 from itertools import islice
@@ -24,7 +22,6 @@ from pathlib import Path
 import torch
 
 from tmft.checkpoints.model_card import ModelCardData
-from tmft.checkpoints.push_to_hub import push_to_hub, resolve_repo_id
 from tmft.checkpoints.save import weight_bytes
 from tmft.cli.options import (
     add_embedding_options,
@@ -62,7 +59,6 @@ def main(argv: list[str] | None = None) -> None:
     name, task = only_similarity_task(tasks_from_args(args, ["sample"]))
     evaluation = Evaluation(task, cache(partial(read_split, task)), args.split)
     sentences = evaluation.examples.sentences
-    repo_id = args.push_to_hub and resolve_repo_id(args.push_to_hub)
     dtype = "auto" if args.dtype == "auto" else "float32"
     original = exported = load_model(args, choose_device(args.device), dtype).to("cpu")
     if args.dtype == "auto":
@@ -79,36 +75,29 @@ def main(argv: list[str] | None = None) -> None:
     card_data = (
         card_data_from_result(result, layer_curve(Path(args.model), result)) if result else ModelCardData()
     )
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = args.folder or Path(scratch) / "model"
-        before = torch.from_numpy(original.encode(sentences))
-        score_of = lambda x: evaluation.score(lambda texts: x)[task.metric]  # noqa: E731
-        if args.prune_vocabulary and math.isnan(score_of(torch.from_numpy(exported.encode(sentences)))):
-            problem = (
-                f"prune_vocabulary {args.prune_vocabulary}: the text is too short, all embeddings become"
-            )
-            remedy = "name a longer one, or choose a larger `embedding_size`"
-            problem += f" equal and {task.metric} is undefined"
-            raise InputError(f"{problem}: {remedy}", "prune_vocabulary", "embedding_size")
-        settings = args.format, args.dtype, card_data, repo_id
-        if calibration_lines:
-            counted = f"{len(calibration_lines)} sentences"
-            print(f"calibrating with {counted}, which takes minutes for a large model", file=sys.stderr)
-        embeddings = export(exported, folder, *settings, sentences, calibration_lines)
-        after = torch.from_numpy(embeddings)
-        scores = score_of(after), score_of(before)
-        megabytes = folder_size(folder) / 1e6, weight_bytes(original) / 1e6
-        sizes = "{:.1f} MB, weights before {:.1f} MB".format(*megabytes)
-        calibrated = f", calibrated with {len(calibration_lines)} sentences" if calibration_lines else ""
-        print(f"{args.model} as {args.format}, {args.dtype}{calibrated}: {sizes}")
-        difference, cosines = (before - after).abs().max(), torch.cosine_similarity(before, after)
-        comparison = f"largest difference of {len(sentences)} embeddings: {difference:.1e}"
-        print(f"{comparison}, cosine: {cosines.mean():.4f} on average, {cosines.min():.4f} at least")
-        print(f"{name} {args.split} {task.metric}: {percent(scores[0])}, before {percent(scores[1])}")
-        if args.folder:
-            print(f"wrote {folder}")
-        if repo_id:
-            print(f"uploaded to {push_to_hub(folder, repo_id, args.public)}")
+    before = torch.from_numpy(original.encode(sentences))
+    score_of = lambda x: evaluation.score(lambda texts: x)[task.metric]  # noqa: E731
+    if args.prune_vocabulary and math.isnan(score_of(torch.from_numpy(exported.encode(sentences)))):
+        problem = f"prune_vocabulary {args.prune_vocabulary}: the text is too short, all embeddings become"
+        remedy = "name a longer one, or choose a larger `embedding_size`"
+        problem += f" equal and {task.metric} is undefined"
+        raise InputError(f"{problem}: {remedy}", "prune_vocabulary", "embedding_size")
+    settings = args.format, args.dtype, card_data
+    if calibration_lines:
+        counted = f"{len(calibration_lines)} sentences"
+        print(f"calibrating with {counted}, which takes minutes for a large model", file=sys.stderr)
+    embeddings = export(exported, args.folder, *settings, sentences, calibration_lines)
+    after = torch.from_numpy(embeddings)
+    scores = score_of(after), score_of(before)
+    megabytes = folder_size(args.folder) / 1e6, weight_bytes(original) / 1e6
+    sizes = "{:.1f} MB, weights before {:.1f} MB".format(*megabytes)
+    calibrated = f", calibrated with {len(calibration_lines)} sentences" if calibration_lines else ""
+    print(f"{args.model} as {args.format}, {args.dtype}{calibrated}: {sizes}")
+    difference, cosines = (before - after).abs().max(), torch.cosine_similarity(before, after)
+    comparison = f"largest difference of {len(sentences)} embeddings: {difference:.1e}"
+    print(f"{comparison}, cosine: {cosines.mean():.4f} on average, {cosines.min():.4f} at least")
+    print(f"{name} {args.split} {task.metric}: {percent(scores[0])}, before {percent(scores[1])}")
+    print(f"wrote {args.folder}")
 
 
 def read_calibration_lines(path: Path, count: int) -> list[str]:
@@ -124,7 +113,7 @@ def read_calibration_lines(path: Path, count: int) -> list[str]:
 def parse_args(argv: list[str] | None = None) -> Namespace:
     p = CommandLineParser(__doc__)
     add_model_options(p, dtype=False)
-    p.add_argument("folder", metavar="FOLDER", nargs="?", type=Path, help="new folder to write")
+    p.add_argument("folder", metavar="FOLDER", type=Path, help="new folder to write")
     group = p.add_argument_group("export")
     group.add_argument("--format", choices=FORMATS, default="sentence-transformers", help="file format")
     dtypes = ["auto", *DTYPES, *QUANTIZED_DTYPES]
@@ -144,17 +133,10 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
                        "E dimensions, and a linear map after them, to be trained further, fitted for "
                        "the tokens that are frequent in the FILE of --prune-vocabulary or, without it, come "
                        "first in the vocabulary; default: those of the model")
-    group.add_argument("--push-to-hub", metavar="OWNER/NAME", help="upload the export as a new repository, "
-                       "private without --public")
-    group.add_argument("--public", action="store_true", help="make the uploaded repository public")
     add_embedding_options(p, precision=False)
     add_task_options(p, "a sample that comes with tmft", several=False)
     args = p.parse_args(argv)
     args.dtype = args.dtype or FORMATS[args.format].dtypes[0]
-    if not (args.folder or args.push_to_hub):
-        raise InputError("nothing to write: name a FOLDER, or a repository with --push-to-hub")
-    if args.public and not args.push_to_hub:
-        raise InputError("--public has no effect without --push-to-hub: remove --public")
     if args.vocab_size is not None and not args.prune_vocabulary:
         raise InputError("--vocab-size needs --prune-vocabulary: name a text, whose frequent tokens are kept")
     return args

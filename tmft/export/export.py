@@ -163,7 +163,6 @@ def export(
     format: str = "sentence-transformers",
     dtype: str | None = None,
     card_data: ModelCardData | None = None,
-    repo_id: str | None = None,
     sentences: Sequence[str] = (),
     calibration_lines: Sequence[str] = (),
 ) -> np.ndarray | None:
@@ -172,10 +171,9 @@ def export(
     format: name of an entry of FORMATS. dtype: the type of the weights, an entry of DTYPES or of
     QUANTIZED_DTYPES that the format has; None: its first one, float32 or, of compact, int4.
     card_data: training details and scores for the model card.
-    repo_id: name of the repository on the hub, such as "user/model", that the usage example of the model card
-    loads; None: the example loads the path "path/to/this/folder", for the reader to replace.
     sentences: N sentences to embed with the exported model; if there are none, it embeds CHECKED_SENTENCES.
-    calibration_lines: sentences that determine the scales of inputs in 8 bits; without them the format onnx quantizes dynamically.
+    calibration_lines: sentences that determine the scales of inputs in 8 bits; without them
+    the format onnx quantizes dynamically.
     Returns their embeddings, (N, D) float32; None without sentences. Raises InputError if the folder exists,
     if the format or the dtype does not fit the model, if a package is missing, or if an embedding is not
     finite or differs from that of the model by more than rounding. Then the folder is not written.
@@ -210,7 +208,7 @@ def export(
         graph_file = ""
         if export_format.graph_pattern:
             graph_file = find_graph(new, export_format.graph_pattern).relative_to(new).as_posix()
-        card = sentence_model_card(converted, card_data, repo_id or PLACEHOLDER_PATH, graph_file)
+        card = sentence_model_card(converted, card_data, PLACEHOLDER_PATH, graph_file)
         write_file(new / "README.md", card)
         embeddings = export_format.open(new)(texts)
         check_finite_embeddings(embeddings, texts, source)
