@@ -25,6 +25,8 @@ from tokenizers import (
     trainers,
 )
 
+from tmft.checkpoints.sentencepiece import build_unigram_tokenizer, read_spm
+
 # Texts in the scripts that a multilingual vocabulary has.
 LANGUAGES = """The quick brown fox jumps over the lazy dog. | Größenwahn, Äpfel & Öl – „Anführung“ Straße
 ¿Qué pasó, señor? ¡Mañana será otro día! | Ça, c'est l'été où naïf œuvre. | Zażółć gęślą jaźń ŁÓDŹ
@@ -177,11 +179,6 @@ def trained_spm(**settings) -> bytes:
     texts = [text.replace("\x00", "").replace("\n", " ") for text in training_texts()]
     sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(texts), model_writer=file, **settings)
     return file.getvalue()
-
-
-def xlm_roberta_spm() -> bytes:
-    """A sentencepiece.bpe.model, which has <unk>, <s> and </s> in front, unlike the ids of the model."""
-    return trained_spm(pad_id=-1, unk_id=0, bos_id=1, eos_id=2)
 
 
 # ------------------------------------------------------------------------------- files
@@ -353,19 +350,6 @@ def qwen_settings(first_id: int) -> dict:
     }
 
 
-def qwen_vocabulary(folder: Path) -> None:
-    merges = "\n".join(map(" ".join, byte_pairs(byte_level=True)[1])) + "\n"
-    vocabulary = byte_level_vocabulary([], [])
-    write(folder, config={"model_type": "qwen3"}, vocab=vocabulary)
-    write(folder, tokenizer_config=qwen_settings(len(vocabulary)), **{"merges.txt": merges})
-
-
-def qwen_bare_vocabulary(folder: Path) -> None:
-    """Without a word about special tokens: <|endoftext|> gets the id after the vocabulary."""
-    qwen_vocabulary(folder)
-    (folder / "tokenizer_config.json").unlink()
-
-
 def qwen_json(folder: Path, model_type: str = "qwen3", tokenizer_class: str = "Qwen2Tokenizer") -> None:
     """As Qwen3-Embedding: the closing token is the one for padding."""
     from tmft.checkpoints.tokenizer_kinds import QWEN_PATTERN
@@ -419,12 +403,6 @@ def llama2_json(folder: Path, model_type: str = "mistral", single: str = "<s> $A
     write(folder, config={"model_type": model_type}, tokenizer_config=settings)
 
 
-def xlm_roberta_vocabulary(folder: Path, model_type: str = "xlm-roberta", **settings) -> None:
-    write(folder, config={"model_type": model_type}, **{"sentencepiece.bpe.model": xlm_roberta_spm()})
-    if settings:
-        write(folder, tokenizer_config=settings)
-
-
 def as_json(folder: Path, names: tuple[str, ...], **settings) -> dict:
     """Replace the files `names` by the tokenizer.json made of them; return its content."""
     from tmft.checkpoints.tokenizers import load_tokenizer
@@ -445,27 +423,43 @@ def newer_pipeline(content: dict) -> dict:
     return content | {"normalizer": normalizer, "pre_tokenizer": metaspace}
 
 
+def unigram_json(folder: Path, first: list[tuple[str, float]], dropped: int, special: list[str]) -> dict:
+    """Save the tokenizer.json of an XLM-RoBERTa or a CamemBERT; return its content.
+
+    first: the pieces that take the place of the first ones of the SentencePiece file, `dropped` of them.
+    """
+    (folder / "spm").write_bytes(trained_spm(pad_id=-1, unk_id=0, bos_id=1, eos_id=2))
+    model = read_spm(folder / "spm")
+    (folder / "spm").unlink()
+    pieces = [*first, *model.pieces[dropped:], ("<mask>", 0.0)]
+    backend = build_unigram_tokenizer(pieces, 3, normalizers.Precompiled(model.character_map))
+    save_json(folder, backend, [*special, "<mask>"], "<s> $A </s>", lstrip=True)
+    return json.loads((folder / "tokenizer.json").read_text())
+
+
 def xlm_roberta_json(
     folder: Path, newer: bool, model_type: str = "xlm-roberta", tokenizer_class: str = "XLMRobertaTokenizer"
 ) -> None:
-    xlm_roberta_vocabulary(folder)
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    content = unigram_json(folder, [(token, 0.0) for token in special], 3, special)
     names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "sep_token": "</s>"}
     names |= {"pad_token": "<pad>", "cls_token": "<s>", "mask_token": "<mask>"}
-    content = as_json(folder, ("sentencepiece.bpe.model",), tokenizer_class=tokenizer_class, **names)
-    for token in content["added_tokens"]:
-        token["lstrip"] = token["content"] == "<mask>"
     write(folder, config={"model_type": model_type})
+    write(folder, tokenizer_config={"tokenizer_class": tokenizer_class} | names)
     write(folder, tokenizer=newer_pipeline(content) if newer else content)
 
 
-def camembert_vocabulary(folder: Path) -> None:
-    write(folder, config={"model_type": "camembert"}, **{"sentencepiece.bpe.model": xlm_roberta_spm()})
-
-
-def camembert_json(folder: Path) -> None:
-    camembert_vocabulary(folder)
-    settings = {"tokenizer_class": "CamembertTokenizer", "mask_token": "<mask>"}
-    content = as_json(folder, ("sentencepiece.bpe.model",), **settings)
+def camembert_json(folder: Path, **config) -> None:
+    first = [
+        ("<s>NOTUSED", 0.0),
+        ("<pad>", 0.0),
+        ("</s>NOTUSED", 0.0),
+        ("<unk>", 0.0),
+        ("<unk>NOTUSED", -100.0),
+    ]
+    content = unigram_json(folder, first, 1, ["<s>", "<pad>", "</s>", "<unk>"])
+    write(folder, config={"model_type": "camembert"} | config)
+    write(folder, tokenizer_config={"tokenizer_class": "CamembertTokenizer", "mask_token": "<mask>"})
     write(folder, tokenizer=newer_pipeline(content))
 
 
@@ -508,8 +502,6 @@ FORMS: dict[str, Callable[[Path], None]] = {
     "roberta tokenizer.json": roberta_json,
     "modernbert tokenizer.json": modernbert_json,
     "llama 3 tokenizer.json": llama3_json,
-    "qwen vocab.json": qwen_vocabulary,
-    "qwen vocab.json, no settings": qwen_bare_vocabulary,
     "qwen embedding tokenizer.json": qwen_json,
     "qwen2 tokenizer.json, generic class": lambda folder: qwen_json(
         folder, "qwen2", "PreTrainedTokenizerFast"
@@ -519,19 +511,14 @@ FORMS: dict[str, Callable[[Path], None]] = {
     "mistral tokenizer.json": llama2_json,
     "llama 2 tokenizer.json": lambda folder: llama2_json(folder, "llama", "<s> $A"),
     "llama 2 tokenizer.json, legacy": lambda folder: llama2_json(folder, "llama", "$A </s>", legacy=True),
-    "xlm-roberta sentencepiece.bpe.model": xlm_roberta_vocabulary,
     "xlm-roberta tokenizer.json": lambda folder: xlm_roberta_json(folder, newer=False),
     "xlm-roberta newer tokenizer.json": lambda folder: xlm_roberta_json(folder, newer=True),
     "xlm-roberta newer tokenizer.json, generic class": lambda folder: xlm_roberta_json(
         folder, newer=True, tokenizer_class="PreTrainedTokenizerFast"
     ),
-    "xlm-roberta sentencepiece.bpe.model of a bert": lambda folder: xlm_roberta_vocabulary(
-        folder, "bert", tokenizer_class="XLMRobertaTokenizer"
-    ),
     "xlm-roberta tokenizer.json of a bert": lambda folder: xlm_roberta_json(
         folder, newer=True, model_type="bert", tokenizer_class="XLMRobertaTokenizerFast"
     ),
-    "camembert sentencepiece.bpe.model": camembert_vocabulary,
     "camembert tokenizer.json": camembert_json,
     "t5 spiece.model": t5_vocabulary,
     "t5 tokenizer.json": t5_json,

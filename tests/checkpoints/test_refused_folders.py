@@ -118,7 +118,7 @@ REPLACEABLE = {  # modules after the pooling, which is why the message proposes 
 REFUSED = {
     "no weights in .*model: expected one of model.safetensors, ": remove("model.safetensors"),
     "no config.json in .*model: this is not a checkpoint folder": remove("config.json"),
-    "no tokenizer in .*model: expected one of tokenizer.json": remove("tokenizer.json"),
+    "no tokenizer in .*model: expected tokenizer.json": remove("tokenizer.json"),
     "modules.json cannot be read .*: restore the file": listed(None),
     "modules.json cannot be read .type is 1, not a text": listed({"type": 1}),
     "modules.json cannot be read .path is .*, not a text": listed({"path": "\ud800"}),

@@ -13,17 +13,15 @@ from tokenizer_forms import (
     SETTINGS,
     bert_vocabulary,
     byte_level_vocabulary,
+    camembert_json,
     llama2_json,
     mpnet_vocabulary,
     plain_qwen_json,
-    qwen_vocabulary,
     random_texts,
     roberta_vocabulary,
     t5_vocabulary,
-    trained_spm,
     write,
     xlm_roberta_json,
-    xlm_roberta_vocabulary,
 )
 
 from tmft.checkpoints.tokenizer_kinds import TOKENIZER_KINDS
@@ -33,8 +31,6 @@ from tmft.models.families import FAMILIES
 
 AROUND = {  # special tokens before and after a sentence, where it is not one and one
     "llama 3 tokenizer.json": (1, 0),
-    "qwen vocab.json": (0, 0),
-    "qwen vocab.json, no settings": (0, 0),
     "qwen embedding tokenizer.json": (0, 1),
     "qwen2 tokenizer.json, generic class": (0, 1),
     "qwen tokenizer.json, no template": (0, 0),
@@ -138,7 +134,7 @@ def test_every_family_names_a_kind_of_tokenizer():
 
 def test_a_known_class_counts_more_than_model_type(tmp_path):
     """A BERT with the vocabulary of XLM-RoBERTa, as paraphrase-multilingual-MiniLM-L12-v2."""
-    xlm_roberta_vocabulary(tmp_path, "bert", tokenizer_class="XLMRobertaTokenizer")
+    xlm_roberta_json(tmp_path, newer=False, model_type="bert")
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.special_tokens["cls_token"] == "<s>"
     assert tokenizer.vocabulary[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
@@ -158,14 +154,12 @@ def test_without_config_json_the_vocabulary_decides(tmp_path):
     expected = ids(load_tokenizer(tmp_path), ["the baker"])
     (tmp_path / "config.json").unlink()
     assert ids(load_tokenizer(tmp_path), ["the baker"]) == expected
-    write(tmp_path, vocab=byte_level_vocabulary([], []))
-    assert load_tokenizer(tmp_path).special_tokens["pad_token"] == "<|endoftext|>"
 
 
 def test_the_class_may_be_named_in_config_json(tmp_path):
-    xlm_roberta_vocabulary(tmp_path)
-    write(tmp_path, config={"model_type": "unknown", "tokenizer_class": "CamembertTokenizer"})
-    assert load_tokenizer(tmp_path).vocabulary[0] == "<s>NOTUSED"
+    camembert_json(tmp_path, model_type="unknown", tokenizer_class="CamembertTokenizer")
+    (tmp_path / "tokenizer_config.json").unlink()
+    assert load_tokenizer(tmp_path).tokenizer_class == "CamembertTokenizer"
 
 
 # ------------------------------------------------------------------------------- special tokens
@@ -232,16 +226,6 @@ def test_another_special_token_in_the_settings_is_used_where_transformers_uses_i
     assert_equal_to_transformers(tmp_path, texts, tmp_path / "saved")
 
 
-def test_add_eos_token_of_the_settings_counts_where_there_is_no_tokenizer_json(tmp_path):
-    qwen_vocabulary(tmp_path)
-    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
-    write(tmp_path, tokenizer_config=settings | {"add_eos_token": True})
-    texts = random_texts(50, seed=5)
-    tokenizer = load_tokenizer(tmp_path)
-    assert tokenizer.num_special_tokens == (0, 1)
-    assert_no_difference(ids(tokenizer, texts), theirs(tmp_path, texts), texts)
-
-
 def test_a_closing_token_that_the_template_lacks_is_reported_and_can_be_added(tmp_path, caplog):
     """As e5-mistral-7b-instruct: transformers 4 added it, transformers 5 does not."""
     llama2_json(tmp_path, single="<s> $A", add_eos_token=True)
@@ -281,7 +265,7 @@ def test_the_side_of_padding_is_saved(side, tmp_path):
 
 
 def test_lower_case_is_saved_for_transformers_too(tmp_path):
-    xlm_roberta_vocabulary(tmp_path)
+    xlm_roberta_json(tmp_path, newer=False)
     tokenizer = load_tokenizer(tmp_path, lower_case=True)
     texts = ["THE BAKER", "Der Bäcker", *random_texts(100, seed=6)]
     saved = save(tokenizer, tmp_path, tmp_path / "saved")
@@ -308,17 +292,6 @@ def mpnet_without_cls(folder) -> None:
     (folder / "vocab.txt").write_text(lines, encoding="utf-8")
 
 
-def sentencepiece_of_byte_pairs(folder) -> None:
-    xlm_roberta_vocabulary(folder)
-    spm = trained_spm(pad_id=-1, unk_id=0, bos_id=1, eos_id=2, model_type="bpe")
-    write(folder, **{"sentencepiece.bpe.model": spm})
-
-
-def camembert_without_s(folder) -> None:
-    spm = trained_spm(pad_id=-1, unk_id=0, bos_id=1, eos_id=2, bos_piece="<start>")
-    write(folder, config={"model_type": "camembert"}, **{"sentencepiece.bpe.model": spm})
-
-
 def deberta_without_cls(folder) -> None:
     write(folder, config={"model_type": "deberta-v2"}, tokenizer_config={"vocab_type": "spm"})
     write(folder, **{"spm.model": train_spm(bos_id=1, bos_piece="<s>", byte_fallback=False)})
@@ -343,8 +316,6 @@ def changed(**files):
 WRONG = {
     "no closing token": (without_sep, "the vocabulary has no </s>"),
     "no opening token": (mpnet_without_cls, "the vocabulary has no <s>"),
-    "no <s> in the pieces": (camembert_without_s, "the vocabulary has no <s>"),
-    "byte pairs in SentencePiece": (sentencepiece_of_byte_pairs, "is a BPE model: .* put the tokenizer.json"),
     "merges of three parts": (changed(**{"merges.txt": "a b\na b c\n"}), "merges.txt cannot be"),
     "merges of other tokens": (changed(**{"merges.txt": "the🎈 b\n"}), "merges.txt .*out of vocabulary"),
     "merges in no UTF-8": (changed(**{"merges.txt": b"\xff\xfe"}), "merges.txt cannot be read"),
@@ -380,7 +351,7 @@ WRONG = {
         "tokenizer_config.json cannot be read .* is no token",
     ),
     "accents": (bert_with(tokenizer_config={"strip_accents": "no"}), "strip_accents is 'no', not true or"),
-    "no file": (lambda folder: None, "no tokenizer in .*: expected one of"),
+    "no file": (lambda folder: None, "no tokenizer in .*: expected tokenizer.json"),
     "a vocabulary in no UTF-8": (bert_with(**{"vocab.txt": b"\xff\xfe\x00"}), "vocab.txt cannot be read"),
     "no unknown token": (bert_with(**{"vocab.txt": "a\nb\n"}), r"has no \[UNK\]"),
     "no [CLS]": (bert_with(**{"vocab.txt": "[UNK]\na\n"}), r"the vocabulary has no \[CLS\]"),
@@ -406,8 +377,17 @@ def test_damaged_files_are_one_clear_line(name, tmp_path, capfd):
     assert "panicked" not in capfd.readouterr().err
 
 
-def test_a_folder_with_merges_alone_names_the_files_that_are_expected(tmp_path):
+@pytest.mark.parametrize("name", ["merges alone", "Qwen", "XLM-RoBERTa"])
+def test_a_tokenizer_of_another_kind_says_how_to_make_its_tokenizer_json(name, tmp_path):
     roberta_vocabulary(tmp_path)
-    (tmp_path / "vocab.json").unlink()
-    with pytest.raises(InputError, match="expected one of tokenizer.json, .*sentencepiece.bpe.model"):
+    if name == "merges alone":
+        (tmp_path / "vocab.json").unlink()
+    elif name == "Qwen":
+        write(
+            tmp_path, config={"model_type": "qwen3"}, tokenizer_config={"tokenizer_class": "Qwen2Tokenizer"}
+        )
+    else:
+        write(tmp_path, config={"model_type": "xlm-roberta"}, **{"sentencepiece.bpe.model": b"\x0a"})
+    message = "no tokenizer in .*: expected tokenizer.json, .* save it, which writes tokenizer.json$"
+    with pytest.raises(InputError, match=message):
         load_tokenizer(tmp_path)

@@ -197,6 +197,8 @@ def save_random_family(folder: Path, kind: str) -> None:
     names = {"[PAD]": "<pad>", "[CLS]": "<s>", "[SEP]": "</s>"} if kind == "mpnet" else {}
     words = [names.get(word, word) for word in VOCABULARY]
     (folder / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    settings = {"tokenizer_class": "MPNetTokenizer" if kind == "mpnet" else "BertTokenizer"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
 def save_form(folder: Path, kind: str) -> None:

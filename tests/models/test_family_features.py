@@ -39,13 +39,13 @@ FORM_OF_FAMILY = {
     "deberta-v2": "deberta spm.model",
     "t5": "t5 spiece.model",
     "roberta": "roberta vocab.json",
-    "xlm-roberta": "xlm-roberta sentencepiece.bpe.model",
-    "camembert": "camembert sentencepiece.bpe.model",
+    "xlm-roberta": "xlm-roberta tokenizer.json",
+    "camembert": "camembert tokenizer.json",
     "distilbert": "bert tokenizer.json",
     "mpnet": "mpnet vocab.txt",
     "modernbert": "modernbert tokenizer.json",
     "nomic_bert": "bert vocab.txt",
-    "gte": "xlm-roberta sentencepiece.bpe.model",
+    "gte": "xlm-roberta tokenizer.json",
 }
 NAMES = list(FORM_OF_FAMILY)
 # Commands take a second or two each: these families stand for those that run the same code.

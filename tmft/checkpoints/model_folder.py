@@ -64,10 +64,8 @@ TRANSFORMER_CONFIG_FILES = tuple(
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 ADAPTER_FILE = "adapter_config.json"  # weights that are added to those of the model, such as LoRA
-# From which a tokenizer is built if there is no tokenizer.json: the files of all kinds in tokenizer_kinds.py.
-VOCABULARY_FILES = (
-    *("vocab.txt", "spm.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "merges.txt"),
-)
+# From which a tokenizer is built if there is no tokenizer.json: those of the kinds in tokenizer_kinds.py.
+VOCABULARY_FILES = ("vocab.txt", "spm.model", "spiece.model", "vocab.json", "merges.txt")
 MODULES_WITH_WEIGHTS = ("Dense", "LayerNorm", WORD_WEIGHTS)
 Parsed = TypeVar("Parsed")
 log: logging.Logger = logging.getLogger("tmft")

@@ -1,7 +1,7 @@
 """Build tokenizers from the files of SentencePiece, without the sentencepiece package.
 
-Each family has a name for its file: spm.model (DeBERTa), spiece.model (T5, ALBERT), sentencepiece.bpe.model
-(XLM-RoBERTa, CamemBERT), and rules of its own for the ids and for how text is normalized.
+Each family has a name for its file, spm.model (DeBERTa) or spiece.model (T5), and rules of its own for the
+ids and for how text is normalized.
 
 Such a file is one protobuf message: a sequence of fields, each with a key and a value. The key has the number
 of the field and its wire type, which says how the value is written: a varint, 4 bytes, 8 bytes, or a length
@@ -16,7 +16,7 @@ here are, according to sentencepiece_model.proto:
 
 import math
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,8 +78,8 @@ def read_spm(path: Path) -> SentencePieceModel:
     model_type = MODEL_TYPES.get(trainer.get((3, VARINT), 1), "unknown")
     if model_type != "unigram":
         raise InputError(
-            f"{path} is a {model_type} model: only unigram models are supported; put the tokenizer.json of "
-            "the checkpoint beside it"
+            f"{path} is a {model_type} model: only unigram models are supported; open the checkpoint once in "
+            "transformers and save it, which writes tokenizer.json"
         )
     unk_id = trainer.get((40, VARINT), 0)
     if unk_id >= len(pieces):
@@ -172,38 +172,12 @@ def build_unigram_tokenizer(
     return backend
 
 
-def make_character_map_normalizer(
-    character_map: bytes, config: TokenizerConfig
-) -> normalizers.Normalizer | None:
+def make_character_map_normalizer(character_map: bytes) -> normalizers.Normalizer | None:
     """Return the normalizer of T5, XLM-RoBERTa and CamemBERT: the character map of the file, if any.
 
     character_map: its bytes in the file; b"" if there is none.
     """
     return normalizers.Precompiled(character_map) if character_map else None
-
-
-def unigram_tokenizer_from_spm(
-    folder: Path,
-    config: TokenizerConfig,
-    file_name: str,
-    assign_ids: Callable[[SentencePieceModel, TokenizerConfig], tuple[list[tuple[str, float]], int]],
-    normalizer: Callable[
-        [bytes, TokenizerConfig], normalizers.Normalizer | None
-    ] = make_character_map_normalizer,
-) -> tokenizers.Tokenizer:
-    """Return a tokenizer built from a file of SentencePiece, without a template.
-
-    folder: the checkpoint. config: the settings of the tokenizer. assign_ids: (model, config) -> (pieces in
-    the order of the ids that they get, id of the unknown token). normalizer: (character map, config) ->
-    normalizer.
-    """
-    model = read_spm(folder / file_name)
-    check_character_map(model.character_map)
-    pieces, unk_id = assign_ids(model, config)
-    prefix_space = config.flag("add_prefix_space", True)
-    backend = build_unigram_tokenizer(pieces, unk_id, normalizer(model.character_map, config), prefix_space)
-    add_symbols(backend, model)
-    return backend
 
 
 # ------------------------------------------------------------------------------- families
@@ -248,39 +222,12 @@ def t5_tokenizer_from_spm(folder: Path, config: TokenizerConfig) -> tokenizers.T
         raise ValueError(f"extra_ids is {num_sentinels!r}, not 0 to {MAX_SENTINELS} tokens <extra_id_N>")
     sentinels = [f"<extra_id_{n}>" for n in reversed(range(num_sentinels))]
 
-    def assign_ids(model: SentencePieceModel, config: TokenizerConfig) -> tuple[list[tuple[str, float]], int]:
-        return model.pieces + [(sentinel, 0.0) for sentinel in sentinels], model.unk_id
-
-    backend = unigram_tokenizer_from_spm(folder, config, "spiece.model", assign_ids)
+    model = read_spm(folder / "spiece.model")
+    check_character_map(model.character_map)
+    pieces = model.pieces + [(sentinel, 0.0) for sentinel in sentinels]
+    normalizer = make_character_map_normalizer(model.character_map)
+    prefix_space = config.flag("add_prefix_space", True)
+    backend = build_unigram_tokenizer(pieces, model.unk_id, normalizer, prefix_space)
+    add_symbols(backend, model)
     backend.add_special_tokens([AddedToken(sentinel, special=True) for sentinel in sentinels])
     return backend
-
-
-def assign_xlm_roberta_ids(
-    model: SentencePieceModel, config: TokenizerConfig
-) -> tuple[list[tuple[str, float]], int]:
-    """Return XLM-RoBERTa's pieces and the id of its unknown token.
-
-    The ids are those of fairseq: four special tokens come first, in place of the three of the file, and
-    <mask> comes last. So the id of all other pieces is one more than their number in the file.
-    """
-    keys = ("bos_token", "pad_token", "eos_token", "unk_token")
-    first = zip(keys, ("<s>", "<pad>", "</s>", "<unk>"), strict=True)
-    special = [(config.special_tokens.get(key, token), 0.0) for key, token in first]
-    return [*special, *model.pieces[3:], (config.special_tokens.get("mask_token", "<mask>"), 0.0)], 3
-
-
-def assign_camembert_ids(
-    model: SentencePieceModel, config: TokenizerConfig
-) -> tuple[list[tuple[str, float]], int]:
-    """Return CamemBERT's pieces and the id of its unknown token.
-
-    Five special tokens come first, three of which are never used, in place of the <unk> of the file; <mask>
-    comes last. The <s> and </s> that are used are the file's.
-    """
-    pad, unk, mask = (
-        config.special_tokens.get(key, token)
-        for key, token in {"pad_token": "<pad>", "unk_token": "<unk>", "mask_token": "<mask>"}.items()
-    )
-    first = [("<s>NOTUSED", 0.0), (pad, 0.0), ("</s>NOTUSED", 0.0), (unk, 0.0), ("<unk>NOTUSED", -100.0)]
-    return [*first, *model.pieces[1:], (mask, 0.0)], 3

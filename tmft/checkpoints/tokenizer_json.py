@@ -7,12 +7,11 @@ on a text: every call of the library is made inside `with reading(...)`, so it i
 
 import base64
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import normalizers
 
 from tmft.checkpoints.sentencepiece import (
     MAX_PIECE_LENGTH,
@@ -105,22 +104,14 @@ def read_character_map(content: dict[str, Any]) -> bytes:
 
 
 def unigram_tokenizer_from_json(
-    backend: tokenizers.Tokenizer,
-    content: dict[str, Any],
-    config: TokenizerConfig,
-    normalizer: Callable[
-        [bytes, TokenizerConfig], normalizers.Normalizer | None
-    ] = make_character_map_normalizer,
+    backend: tokenizers.Tokenizer, content: dict[str, Any], config: TokenizerConfig
 ) -> tokenizers.Tokenizer:
     """Return a tokenizer built from the vocabulary and the character map of a tokenizer.json.
 
-    backend: the tokenizer that the tokenizers library reads from it. content: the parsed file. normalizer:
-    (character map, config) -> normalizer. The scores of the vocabulary are taken from `content`, because
-    Python parses them exactly and the library does not. This decides between splits of equal probability:
-    "-------" is either "---" and "----" or the other way round.
+    backend: the tokenizer that the tokenizers library reads from it. content: the parsed file. The scores of
+    the vocabulary are taken from `content`, because Python parses them exactly and the library does not. This
+    decides between splits of equal probability: "-------" is either "---" and "----" or the other way round.
     """
     pieces, unk_id = list(map(tuple, content["model"]["vocab"])), content["model"].get("unk_id")
-    prefix_space = config.flag("add_prefix_space", True)
-    return build_unigram_tokenizer(
-        pieces, unk_id, normalizer(read_character_map(content), config), prefix_space
-    )
+    normalizer = make_character_map_normalizer(read_character_map(content))
+    return build_unigram_tokenizer(pieces, unk_id, normalizer, config.flag("add_prefix_space", True))

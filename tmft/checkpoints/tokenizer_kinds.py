@@ -3,7 +3,7 @@
 A kind is needed where the files do not say everything. A tokenizer.json does, but for many classes
 transformers takes only the vocabulary and the added tokens from it, and builds the rest in the same way for
 every checkpoint of the kind; so does TokenizerKind.rebuild. Without a tokenizer.json, TokenizerKind.read
-builds the tokenizer from the files of the vocabulary.
+builds the tokenizer from the files of the vocabulary, where a kind has such a function.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,7 @@ from typing import Any
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from tmft.checkpoints.sentencepiece import (
-    assign_camembert_ids,
-    assign_xlm_roberta_ids,
-    deberta_tokenizer_from_spm,
-    t5_tokenizer_from_spm,
-    unigram_tokenizer_from_spm,
-)
+from tmft.checkpoints.sentencepiece import deberta_tokenizer_from_spm, t5_tokenizer_from_spm
 from tmft.checkpoints.tokenizer_config import TokenizerConfig
 from tmft.checkpoints.tokenizer_json import check_tokenizer_content, iter_objects, unigram_tokenizer_from_json
 from tmft.io.files import read_json
@@ -53,10 +47,9 @@ class TokenizerKind:
     lstrip_tokens: tuple[str, ...] = ()
     # Further special tokens of a tokenizer.json that is rebuilt, where its vocabulary has them.
     added_special_tokens: tuple[str, ...] = ()
-    extends_vocabulary: bool = False  # whether special tokens that the vocabulary lacks get the next ids
 
     # The files of the vocabulary, and how a tokenizer without a template is built from them:
-    # read(folder, config).
+    # read(folder, config). None: such a tokenizer is only read from a tokenizer.json.
     vocabulary_files: tuple[str, ...] = ()
     read: Callable[[Path, TokenizerConfig], tokenizers.Tokenizer] | None = None
     # How it is built from the vocabulary in a tokenizer.json: rebuild(backend, content, config) with the
@@ -180,15 +173,11 @@ def bert_normalizer(
 # ------------------------------------------------------------------------------- byte-pair encoding
 
 
-def read_byte_pairs(
-    folder: Path,
-    config: TokenizerConfig,
-    set_pre_tokenizer: Callable[[tokenizers.Tokenizer, TokenizerConfig], None],
-) -> tokenizers.Tokenizer:
-    """Return the tokenizer of a vocab.json and a merges.txt.
+def read_byte_pairs(folder: Path, config: TokenizerConfig) -> tokenizers.Tokenizer:
+    """Return RoBERTa's tokenizer, built from a vocab.json and a merges.txt.
 
     vocab.json: {token: id}. merges.txt: the two parts of a token per line, the pairs that are merged first at
-    the top. set_pre_tokenizer: gives the tokenizer its normalizer and pre-tokenizer.
+    the top.
     """
     merges: list[tuple[str, str]] = []
     with open(folder / "merges.txt", encoding="utf-8", newline="\n") as file:
@@ -199,7 +188,7 @@ def read_byte_pairs(
     vocabulary = read_json(folder / "vocab.json")
     check_tokenizer_content({"model": {"vocab": vocabulary}})
     backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges))
-    set_pre_tokenizer(backend, config)
+    set_roberta_pre_tokenizer(backend, config)
     return backend
 
 
@@ -351,10 +340,6 @@ TOKENIZER_KINDS = {
         special_tokens=ROBERTA_TOKENS,
         template=BOS_EOS,
         pair_template=BOS_EOS_PAIR,
-        vocabulary_files=("sentencepiece.bpe.model",),
-        read=partial(
-            unigram_tokenizer_from_spm, file_name="sentencepiece.bpe.model", assign_ids=assign_xlm_roberta_ids
-        ),
         rebuild=unigram_tokenizer_from_json,
         model=models.Unigram,
         transformers_classes=("XLMRobertaTokenizer",),
@@ -366,10 +351,6 @@ TOKENIZER_KINDS = {
         pair_template=BOS_EOS_PAIR,
         lstrip_tokens=("mask_token",),
         added_special_tokens=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
-        vocabulary_files=("sentencepiece.bpe.model",),
-        read=partial(
-            unigram_tokenizer_from_spm, file_name="sentencepiece.bpe.model", assign_ids=assign_camembert_ids
-        ),
         rebuild=unigram_tokenizer_from_json,
         model=models.Unigram,
         transformers_classes=("CamembertTokenizer",),
@@ -380,16 +361,13 @@ TOKENIZER_KINDS = {
         template=CLS_SEP,
         pair_template=ROBERTA_PAIR,
         vocabulary_files=("vocab.json", "merges.txt"),
-        read=partial(read_byte_pairs, set_pre_tokenizer=set_roberta_pre_tokenizer),
+        read=read_byte_pairs,
         rebuild=partial(rebuild_byte_pairs, set_pre_tokenizer=set_roberta_pre_tokenizer),
         model=models.BPE,
         transformers_classes=("RobertaTokenizer",),
     ),
     "qwen2": TokenizerKind(
         special_tokens={name: "<|endoftext|>" for name in ("eos_token", "unk_token", "pad_token")},
-        extends_vocabulary=True,
-        vocabulary_files=("vocab.json", "merges.txt"),
-        read=partial(read_byte_pairs, set_pre_tokenizer=set_qwen_pre_tokenizer),
         rebuild=partial(rebuild_byte_pairs, set_pre_tokenizer=set_qwen_pre_tokenizer),
         model=models.BPE,
         transformers_classes=("Qwen2Tokenizer",),

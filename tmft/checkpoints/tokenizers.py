@@ -1,10 +1,11 @@
 """Load the tokenizer of a checkpoint so that it gives the same token ids as transformers.
 
 A tokenizer.json of any kind is read: WordPiece, unigram, byte pairs, with any special tokens around a text.
-Without one, the tokenizer is built from the files of its vocabulary, such as vocab.txt, vocab.json and
-merges.txt, or a file of SentencePiece. What the files do not say is in TOKENIZER_KINDS. Which kind of
-tokenizer a folder has is decided by the class in tokenizer_config.json, then by tokenizer.json itself, then
-by the model_type in config.json: a BERT may have the tokenizer of an XLM-RoBERTa.
+Without one, the tokenizer is built from the files of its vocabulary: vocab.txt (WordPiece), vocab.json and
+merges.txt (RoBERTa), spm.model (DeBERTa) or spiece.model (T5). What the files do not say is in
+TOKENIZER_KINDS. Which kind of tokenizer a folder has is decided by the class in tokenizer_config.json, then
+by tokenizer.json itself, then by the model_type in config.json: a BERT may have the tokenizer of an
+XLM-RoBERTa.
 
 Three places may say how a WordPiece tokenizer normalizes text, and they may disagree: the normalizer in
 tokenizer.json, the keys do_lower_case, strip_accents and tokenize_chinese_chars in tokenizer_config.json, and
@@ -18,7 +19,7 @@ which also replaces ligatures, full-width letters and the ellipsis with plain ch
 zero-width characters. All other text has the same ids in both versions. Neither version splits unknown
 characters into bytes, as SentencePiece can.
 
-Of the tokenizer.json of a T5, an XLM-RoBERTa, a CamemBERT or an ALBERT only the vocabulary and the character
+Of the tokenizer.json of a T5, an XLM-RoBERTa, or a CamemBERT only the vocabulary and the character
 map are used, as in transformers 5, because older and newer files treat leading, trailing and repeated spaces
 differently. Here leading and trailing spaces are removed and repeated ones become one, whatever the file
 says, and a ▁ is put before each word. A file is read as that of a T5 if tokenizer_config.json calls it a
@@ -35,7 +36,7 @@ from pathlib import Path
 import tokenizers
 from tokenizers import AddedToken, models, normalizers, processors
 
-from tmft.checkpoints.model_folder import VOCABULARY_FILES, ModelFolder
+from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.tokenizer_config import TokenizerConfig
 from tmft.checkpoints.tokenizer_json import read_tokenizer_json
 from tmft.checkpoints.tokenizer_kinds import KIND_BY_CLASS, TOKENIZER_KINDS, TokenizerKind
@@ -63,8 +64,11 @@ def load_tokenizer(
     is_from_json = files == ["tokenizer.json"]
     kinds = [] if is_from_json else kinds_of_files(files, config)
     if not (is_from_json or kinds):
-        expected = ", ".join(["tokenizer.json", *VOCABULARY_FILES])
-        raise InputError(f"no tokenizer in {folder.name}: expected one of {expected}")
+        raise InputError(
+            f"no tokenizer in {folder.name}: expected tokenizer.json, or vocab.txt (BERT), vocab.json and "
+            "merges.txt (RoBERTa), spm.model (DeBERTa) or spiece.model (T5); for any other tokenizer, open "
+            "the checkpoint once in transformers and save it, which writes tokenizer.json"
+        )
     with reading(path / "tokenizer.json" if is_from_json else path):
         if is_from_json:
             backend, kind, is_rebuilt = read_json_backend(path / "tokenizer.json", config, is_static)
@@ -77,19 +81,16 @@ def load_tokenizer(
             raise ValueError(f"the vocabulary has no {text}")
         if is_rebuilt and kind.template and not missing:
             backend.post_processor = kind.post_processor(backend, special_tokens)
-        elif not is_from_json:
-            backend.post_processor = post_processor_from_settings(backend, special_tokens, config)
     if lower_case:
         normalizer = [backend.normalizer] if backend.normalizer is not None else []
         backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *normalizer])
 
-    saved_class_is_exact = is_rebuilt and not lower_case and (is_from_json or not kind.added_special_tokens)
     tokenizer = Tokenizer(
         backend,
         special_tokens,
         max_length or config.max_length,
         add_special_tokens=not is_static,
-        tokenizer_class=(saved_class_is_exact and kind.saved_class) or UNCHANGED_CLASS,
+        tokenizer_class=(is_rebuilt and not lower_case and kind.saved_class) or UNCHANGED_CLASS,
         truncation_side=config.truncation_side,
     )
     ids_around_text = tokenizer.encode_batch([""], add_special_tokens=not is_static)[0]
@@ -113,14 +114,20 @@ def kinds_of_files(files: list[str], config: TokenizerConfig) -> list[str]:
     """Return the names of the kinds that a folder without tokenizer.json may have, [] if there is none.
 
     files: the names of its files. The kind is that of the class in tokenizer_config.json or of the model_type
-    in config.json, if its files are there; else each one whose files are there.
+    in config.json, if its files are there; else each one whose files are there. A kind that is only read from
+    a tokenizer.json has none, whatever files of other kinds are there.
     """
     candidates = [
         name for name, kind in TOKENIZER_KINDS.items() if kind.read and {*kind.vocabulary_files} <= {*files}
     ]
     family = FAMILIES.get(config.model_type)
     named = [KIND_BY_CLASS.get(config.class_name), family.tokenizer if family else None]
-    return [name for name in named if name is not None and name in candidates][:1] or candidates
+    for name in filter(None, named):
+        if name in candidates:
+            return [name]
+        if TOKENIZER_KINDS[name].rebuild and not TOKENIZER_KINDS[name].read:
+            return []
+    return candidates
 
 
 def read_json_backend(
@@ -228,15 +235,14 @@ def register_special_tokens(
 ) -> dict[str, str]:
     """Return the special tokens as {name: text}, and add them to backend, so that it finds them in texts.
 
-    Tokens that the vocabulary lacks are left out, unless the kind extends it. In static models special tokens
-    in a text are found only if tokenizer.json says so, as in model2vec.
+    Tokens that the vocabulary lacks are left out. In static models special tokens in a text are found only if
+    tokenizer.json says so, as in model2vec.
     is_static: whether the model is static.
     """
     texts = kind.special_tokens | config.special_tokens
     if is_static:
         texts = {name: texts[name] for name in kind.special_tokens}
-    if not kind.extends_vocabulary:
-        texts = {name: text for name, text in texts.items() if backend.token_to_id(text) is not None}
+    texts = {name: text for name, text in texts.items() if backend.token_to_id(text) is not None}
     if not is_static:
         known = {token.content for token in backend.get_added_tokens_decoder().values()}
         tokens = [
@@ -253,23 +259,6 @@ def register_special_tokens(
         ]
         backend.add_tokens(tokens)
     return texts
-
-
-def post_processor_from_settings(
-    backend: tokenizers.Tokenizer, special_tokens: dict[str, str], config: TokenizerConfig
-) -> processors.TemplateProcessing:
-    """Return the post-processor that add_bos_token and add_eos_token of tokenizer_config.json ask for.
-
-    It is used for kinds without a template if there is no tokenizer.json. special_tokens: {name: text}.
-    """
-
-    def added_ids(name: str) -> list[int]:
-        """Return the id of a special token in a list, which is empty if it is not to be added."""
-        is_added = config.flag(f"add_{name}", False) and name in special_tokens
-        id = backend.token_to_id(special_tokens[name]) if is_added else None
-        return [] if id is None else [id]
-
-    return post_processor_from_ids(backend, added_ids("bos_token"), added_ids("eos_token"))
 
 
 def post_processor_from_ids(
