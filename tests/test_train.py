@@ -208,12 +208,6 @@ def test_a_result_of_python_has_no_options_to_repeat(tiny_folder, asked, tmp_pat
 # --------------------------------------------------------------------------------------------- options
 
 
-@pytest.mark.parametrize("number", ["0", "-1", "10001", "1000000000", "9223372036854775808"])
-def test_a_number_of_seeds_that_nobody_wants_is_a_mistake(number, arguments):
-    with pytest.raises(InputError, match=f"num_seeds {number}: choose 1 to 10000"):
-        train.main([*arguments, "--num-seeds", number])
-
-
 def test_random_weights_from_the_same_config(arguments, tiny_folder, tmp_path, capsys):
     (tiny_folder / "model.safetensors").unlink()
     train.main([*arguments, "--layer", "1", "--init", "random", "--pooling", "max", "--max-length", "7"])

@@ -97,12 +97,6 @@ def test_a_tensor_that_matches_nothing_is_one_clear_line(damage, tiny_folder):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("layer", [-1, 5])
-def test_a_layer_beyond_the_checkpoint_is_refused(layer, tiny_folder):
-    with pytest.raises(InputError, match=rf"layer {layer}: this checkpoint has 4 layers, choose 0 .* to 4"):
-        load_encoder(tiny_folder, layer)
-
-
 # ------------------------------------------------------------------------------- parameters
 
 

@@ -34,7 +34,6 @@ from tmft.models.families import FAMILIES, config_from_dict, random_encoder
 from tmft.packing import pack
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.serving.embedding_identity import model_record, names_that_differ
 from tmft.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -181,13 +180,6 @@ def test_every_hidden_state_can_be_pooled_in_bfloat16(dense_folder):
     embeddings = model.embed_token_ids(model.tokenize(SENTENCES), model.forward_all_layers)
     assert embeddings.dtype == torch.float32 and embeddings.shape == (5, len(SENTENCES), 72)
     np.testing.assert_array_equal(embeddings[-1], model.encode(SENTENCES))
-
-
-def test_the_same_weights_in_two_dtypes_are_two_models(dense_folder):
-    names = sorted(NAMES.values())
-    records = [model_record(SentenceEncoder.from_pretrained(dense_folder, dtype=name)) for name in names]
-    assert [record["precision"] for record in records] == ["bf16", "fp16", "fp32"]
-    assert names_that_differ(*records[:2]) == ["weights", "precision"]
 
 
 # ------------------------------------------------------------------------------------------ saving, training

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import SENTENCES, assert_same_embeddings, embed_columns, tiny_model
+from conftest import SENTENCES, assert_same_embeddings, tiny_model
 
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.saved_modules import load_modules, to_saved_modules
@@ -19,7 +19,6 @@ from tmft.embedding.modules import (
     ACTIVATIONS,
     Normalize,
 )
-from tmft.embedding.similarity import SIMILARITIES
 from tmft.errors import InputError
 from tmft.evaluation.evaluators import use_saved_similarity
 from tmft.loss import CosineMSE
@@ -141,24 +140,6 @@ def test_a_named_pooling_is_used_without_the_saved_dimensions_and_similarity(tin
 
 
 # -------------------------------------------------------------------------------------------- similarity
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SIMILARITIES)
-def test_scores_are_those_of_the_evaluator_of_sentence_transformers(name, tiny_folder):
-    from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
-
-    from tmft.metrics import correlation_metrics
-
-    write_config(tiny_folder, {"similarity_fn_name": name})
-    model, scores = SentenceEncoder.from_pretrained(tiny_folder), [1.0, 4.0, 2.0, 3.0, 0.0]
-    texts = SENTENCES, SENTENCES[1:] + SENTENCES[:1]
-    objective = use_saved_similarity(CosineMSE(), name)
-    ours = correlation_metrics(objective.predict(*embed_columns(model, texts)), np.array(scores))
-    evaluator = EmbeddingSimilarityEvaluator(*texts, scores, write_csv=False)
-    result = evaluator(theirs(tiny_folder))
-    assert ours["spearman"] == pytest.approx(result[f"spearman_{name}"], abs=1e-6)
-    assert ours["pearson"] == pytest.approx(result[f"pearson_{name}"], abs=1e-5)
 
 
 def test_another_similarity_is_the_cosine_as_in_sentence_transformers_and_is_said(tiny_folder, caplog):

@@ -304,6 +304,7 @@ GRAPHS = {
     "deberta": lambda: truncated(tiny_model(**DEBERTA), 1),
     "modernbert": lambda: truncated(tiny_model(model_type="modernbert", local_attention=12), 3),
     "t5, with its decoder": lambda: SentenceEncoder.from_pretrained(TWINS / "t5", 1, "decoder"),
+    "mpnet": lambda: tiny_model(model_type="mpnet", max_position_embeddings=600),
     "a mean of layers": lambda: SentenceEncoder.from_pretrained(TWINS / "mlm-then-rtd", "1+2"),
 }
 

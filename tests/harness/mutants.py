@@ -55,6 +55,7 @@ TESTS = {
         "tests/models/test_refused_configs.py",
         "tests/models/test_family_features.py",
         "tests/models/test_bert_like.py",
+        "tests/export/test_export.py",
         "tests/checkpoints/test_save.py",
         "tests/checkpoints/test_load.py",
     ],

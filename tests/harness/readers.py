@@ -32,7 +32,7 @@ from tmft.datasets.releases import RELEASES, read_release
 from tmft.embedding.token_weights import TokenWeights
 from tmft.io.distributed import single_process
 from tmft.io.text import read_sentences
-from tmft.models.families import FAMILIES, config_from_dict, random_encoder
+from tmft.models.families import config_from_dict, random_encoder
 from tmft.pretraining.corpus import read_nonempty_lines
 from tmft.reports.run_tables import pretraining_table
 from tmft.runs.sweeps import group_into_sweeps, layer_table, read_results
@@ -185,20 +185,6 @@ def save_random_shape(folder: Path, model_type: str) -> None:
 def load_encoder_and_encode(folder: Path) -> None:
     """Load an encoder, and encode some sentences with the tokenizer of the tests."""
     SentenceEncoder(load_encoder(folder), load_tokenizer(vocabulary_folder())).eval().encode(SENTENCES)
-
-
-def save_random_family(folder: Path, kind: str) -> None:
-    """Save a checkpoint of a family with an odd random configuration, of all the keys that it may have."""
-    content = RANDOM_CONFIGS[kind](Random(0))
-    torch.manual_seed(0)
-    save_encoder(random_encoder(config_from_dict(content)), folder)
-    saved = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(saved | content))
-    names = {"[PAD]": "<pad>", "[CLS]": "<s>", "[SEP]": "</s>"} if kind == "mpnet" else {}
-    words = [names.get(word, word) for word in VOCABULARY]
-    (folder / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
-    settings = {"tokenizer_class": "MPNetTokenizer" if kind == "mpnet" else "BertTokenizer"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
 def save_form(folder: Path, kind: str) -> None:
@@ -456,10 +442,5 @@ READERS |= {
 READERS |= {
     form: Reader(partial(write_files, files=files), partial(convert, name=name, file=file))
     for form, (name, files, file, _) in RELEASE_FORMS.items()
-}
-READERS |= {
-    f"config.json {kind}": Reader(partial(save_random_family, kind=kind), load_and_encode, ("config.json",))
-    for kind in RANDOM_CONFIGS
-    if FAMILIES[kind].tokenizer not in ("t5", "deberta") and kind not in ("bert", "electra")
 }
 READERS |= {f"tokenizer {kind}": Reader(partial(save_form, kind=kind), load_and_tokenize) for kind in FORMS}

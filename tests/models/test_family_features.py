@@ -11,19 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import assert_same_embeddings, fit_with_options, open_in_transformers, training_task
+from conftest import fit_with_options, open_in_transformers, training_task
 from random_configs import RANDOM_CONFIGS
 from tokenizer_forms import FORMS
 
 import train
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import Examples
-from tmft.datasets.task_lookup import get_task
 from tmft.embedding.token_weights import special_ids
 from tmft.errors import InputError
-from tmft.export.export import FORMATS, export
 from tmft.loss import CosineMSE
-from tmft.losses.multiple_negatives import MultipleNegativesRanking
 from tmft.models.families import config_from_dict, random_encoder
 from tmft.packing import pack
 from tmft.runs.run_config import FineTuningRecipe
@@ -31,8 +28,6 @@ from tmft.sentence_encoder import SentenceEncoder
 from tmft.students.vocabulary_pruning import prune_vocabulary
 from tmft.tasks import TASKS
 from tmft.tokenizer import Tokenizer
-from tmft.training.gradient_cache import GradientCache
-from tmft.training_task import Batch, PackedEmbedder
 
 FORM_OF_FAMILY = {
     "bert": "bert vocab.txt",
@@ -48,8 +43,6 @@ FORM_OF_FAMILY = {
     "gte": "xlm-roberta tokenizer.json",
 }
 NAMES = list(FORM_OF_FAMILY)
-# Commands take a second or two each: these families stand for those that run the same code.
-SHARED_LAYERS = ()
 BYTE_PAIRS = ("roberta", "modernbert")  # tokenizers whose vocabulary cannot be pruned
 TEXTS = [
     "the baker mends a wooden boat .",
@@ -78,10 +71,10 @@ def tokenizers(tmp_path_factory) -> dict[str, Tokenizer]:
 
 @pytest.fixture
 def make(tokenizers):
-    def make(model_type: str, **changes) -> SentenceEncoder:
+    def make(model_type: str) -> SentenceEncoder:
         tokenizer = deepcopy(tokenizers[model_type])
         content = RANDOM_CONFIGS[model_type](random.Random(1)) | SHAPE | {"pad_token_id": tokenizer.pad_id}
-        content |= {"vocab_size": len(tokenizer.vocabulary), "num_hidden_groups": 1} | changes
+        content |= {"vocab_size": len(tokenizer.vocabulary)}
         torch.manual_seed(0)
         encoder = random_encoder(config_from_dict(content))
         for name, weight in encoder.named_parameters():
@@ -95,23 +88,6 @@ def make(tokenizers):
 
 
 @pytest.mark.parametrize("model_type", NAMES)
-def test_mini_batches_give_the_gradient_of_the_whole_batch(model_type, make):
-    model = make(model_type)
-    objective = MultipleNegativesRanking(model.dimensions, get_task("nli"))
-    token_ids = model.tokenize(TEXTS)
-    batch = Batch(token_ids, 2, torch.arange(3), objective)
-    loss = objective(*model(pack(token_ids)).chunk(2), batch.target)
-    weights = list(model.parameters())
-    expected = torch.autograd.grad(loss, weights, allow_unused=True)
-    cache = GradientCache(PackedEmbedder(model), 2)
-    objective(*cache(batch).chunk(2), batch.target).backward()
-    for weight, gradient in zip(weights, expected, strict=True):
-        if gradient is not None:
-            largest = max(gradient.abs().max().item(), 0.1)
-            torch.testing.assert_close(weight.grad, gradient, rtol=0, atol=1e-4 * largest)
-
-
-@pytest.mark.parametrize("model_type", [name for name in NAMES if name not in SHARED_LAYERS])
 def test_the_output_of_frozen_layers_does_not_change(model_type, make):
     model = make(model_type)
     bottom = [weight for module in model.encoder.bottom_modules(1) for weight in module.parameters()]
@@ -165,19 +141,6 @@ def test_a_pruned_vocabulary_gives_the_same_embeddings(model_type, make, tmp_pat
     again = SentenceEncoder.from_pretrained(tmp_path)
     np.testing.assert_array_equal(again.encode(TEXTS[:4]), model.encode(TEXTS[:4]))
     assert again.encoder.config.position_offset == model.encoder.config.position_offset
-
-
-# ------------------------------------------------------------------------------- other forms
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model_type", ["mpnet"])  # a graph takes long; the others run BERT's encoder
-def test_a_graph_gives_the_same_embeddings(model_type, make, tmp_path):
-    for name in ("onnx", "onnxscript", "onnxruntime"):
-        pytest.importorskip(name)
-    model = make(model_type)
-    export(model, tmp_path / "onnx", "onnx")
-    assert_same_embeddings(FORMATS["onnx"].open(tmp_path / "onnx")(TEXTS), model.encode(TEXTS), 1e-5)
 
 
 # ------------------------------------------------------------------------------- commands

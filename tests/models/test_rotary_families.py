@@ -24,7 +24,7 @@ from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
-from tmft.models.families import config_from_dict, config_to_dict, random_encoder
+from tmft.models.families import config_from_dict, random_encoder
 from tmft.models.rotary_transformer import FULL, SLIDING
 from tmft.packing import pack
 from tmft.pretraining.token_heads import MaskedLM, read_mlm_head
@@ -255,39 +255,6 @@ def test_layer_types_that_are_the_usual_ones_are_left_out_of_a_saved_config(tmp_
     assert "layer_types" not in json.loads((tmp_path / "config.json").read_text())
     config = load_encoder(tmp_path).config
     assert [config.layer_type(n) for n in range(6)] == usual[:6]
-
-
-def layer_types(**changes) -> list[str]:
-    return list(config_from_dict(MODERNBERT | changes).layer_types)
-
-
-def test_layer_types_follow_from_files_of_both_ages():
-    assert layer_types() == [FULL, SLIDING, SLIDING, FULL, SLIDING]  # each third layer, if nothing is said
-    assert layer_types(global_attn_every_n_layers=2) == [FULL, SLIDING, FULL, SLIDING, FULL]
-    assert layer_types(global_attn_every_n_layers=9) == [FULL] + 4 * [SLIDING]
-    for period in range(1, 6):  # of 5 layers
-        config = config_from_dict(MODERNBERT | {"global_attn_every_n_layers": period})
-        assert config_to_dict(config)["global_attn_every_n_layers"] == period
-    both = {"global_attn_every_n_layers": 1, "layer_types": [SLIDING] * 5}
-    assert layer_types(**both) == [SLIDING] * 5
-
-
-def test_thetas_are_read_from_files_of_both_ages():
-    def thetas(**changes):
-        config = config_from_dict(MODERNBERT | changes)
-        return config.rope.rope_theta, config.sliding_rope.rope_theta
-
-    assert thetas() == (160000.0, 10000.0)
-    assert thetas(local_rope_theta=160000) == (160000.0, 160000.0)
-    new = {"rope_parameters": {SLIDING: {"rope_type": "default", "rope_theta": 5.0}, FULL: None}}
-    assert thetas(global_rope_theta=7.0, local_rope_theta=8.0, **new) == (7.0, 5.0)
-
-
-def test_null_is_no_window_and_a_missing_key_the_usual_one():
-    assert config_from_dict(content("mistral", sliding_window=None)).sliding_window is None
-    assert config_from_dict(content("mistral")).sliding_window == 4096
-    assert config_from_dict(content("qwen3", sliding_window=7)).sliding_window is None
-    assert config_from_dict(content("qwen3", sliding_window=7, use_sliding_window=True)).sliding_window == 7
 
 
 def test_a_padding_token_outside_the_vocabulary_is_none(tmp_path):

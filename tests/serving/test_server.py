@@ -254,18 +254,6 @@ def test_a_server_with_too_many_requests_says_when_to_come_again(url):
     assert embeddings(url, input="music").shape == (1, 24)
 
 
-def test_the_table_of_the_page_has_the_sentences_of_the_server(url):
-    section = PAGE.split("\n**Bad requests** ")[1].split("\n**")[0]
-    rows = re.findall(r"^\| .*? \| `(.*?)` \|$", section, re.MULTILINE)
-    assert len(rows) == 7
-    sentences = [ask(url, request)[1]["error"]["message"] for request, *_ in BAD_REQUESTS.values()]
-    sentences.append(
-        ask(url, {"input": "music", "dimensions": 9999})[1]["error"]["message"].replace("24", "128")
-    )
-    for row in rows:
-        assert any(sentence.startswith(row.removesuffix("...")) for sentence in sentences), row
-
-
 def test_a_text_of_more_tokens_than_max_length_is_truncated_as_encode_does(url, model_folder):
     text = "music " * 200
     expected = SentenceEncoder.from_pretrained(model_folder).encode([text])

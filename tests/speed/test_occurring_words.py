@@ -27,22 +27,6 @@ def train(table: nn.Embedding, sentences, steps: int, optimizer=None):
     return optimizer
 
 
-def test_the_words_that_occur_equal_the_whole_table_also_after_a_second_block():
-    torch.manual_seed(0)
-    whole = nn.Embedding(10, 4)
-    ours = embeddings(nn.Embedding.from_pretrained(whole.weight.detach().clone(), freeze=False))
-    table, words = ours.word, OccurringWords(ours, SENTENCES)
-    one = other = None
-    for steps in (3, 4):
-        one = train(whole, SENTENCES, steps, one)
-        with words:
-            assert ours.word.weight.shape == (5, 4)
-            other = train(ours.word, SENTENCES, steps, other)
-        assert ours.word is table
-        torch.testing.assert_close(table.weight, whole.weight, rtol=1e-6, atol=1e-7)
-    assert words.compact.weight[-1].tolist() == [1.0] * 4  # the decay is in the full matrix
-
-
 def test_a_block_without_a_step_changes_nothing_and_words_are_copies():
     ours = embeddings(nn.Embedding(10, 4))
     before = ours.word.weight.detach().clone()
