@@ -15,7 +15,6 @@ from tmft.device import (
     progress_bar,
     seed_rng,
 )
-from tmft.errors import InputError
 
 CPU = torch.device("cpu")
 
@@ -36,13 +35,6 @@ def test_auto_precision_is_bf16_on_a_cpu_that_computes_in_it(capabilities, chose
 def test_auto_device_is_a_gpu_if_there_is_one(has_gpu, chosen, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
     assert choose_device("auto") == torch.device(chosen) and choose_device("cpu") == CPU
-
-
-@pytest.mark.parametrize("name", ["nonsense", "cuda:77"])
-def test_an_unavailable_device_is_a_one_line_error(name):
-    with pytest.raises(InputError, match=f"^device {name}: .*: use auto or cpu$") as error:
-        choose_device(name)
-    assert error.value.as_cli_message().startswith(f"--device {name}: ")
 
 
 @pytest.mark.parametrize("index", [None, 1])

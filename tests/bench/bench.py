@@ -3,7 +3,6 @@
     python tests/bench/bench.py train       a step of 32 pairs, and what the machine allows at best
     python tests/bench/bench.py techniques  the same step without one technique at a time
     python tests/bench/bench.py engines     encoding with every engine, each in an environment of its own
-    python tests/bench/bench.py startup     a process that loads l layers, embeds a sentence; its memory
     python tests/bench/bench.py t5          a step and encoding of a T5 of base width; with roberta,
     mpnet, modernbert, qwen3 or nomic_bert in place of t5: of an encoder of this family
     python tests/bench/bench.py all         every part but engines, one after the other
@@ -20,7 +19,6 @@ import math
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import time
 from importlib.metadata import version
@@ -132,65 +130,12 @@ def transformers_mlm(ckpt, corpus, steps: int, size: int = 32, device: str = "cp
     return run
 
 
-PROGRAMS = {
-    "import torch": "import torch",
-    "transformers, l layers": """
-from transformers import AutoModel, AutoTokenizer, logging
-logging.set_verbosity_error()
-model = AutoModel.from_pretrained({ckpt!r}, num_hidden_layers={layer}, add_pooling_layer=False)
-batch = AutoTokenizer.from_pretrained({ckpt!r})("A man plays a guitar.", return_tensors="pt")
-model(**batch).last_hidden_state.mean(1)""",
-    "sentence-transformers, l layers": """
-from sentence_transformers import SentenceTransformer
-model = SentenceTransformer({ckpt!r}, device="cpu")
-model[0].auto_model.encoder.layer = model[0].auto_model.encoder.layer[:{layer}]
-model.encode(["A man plays a guitar."])""",
-    "tmft, all layers": """
-from tmft import SentenceEncoder
-SentenceEncoder.from_pretrained({ckpt!r}).encode(["A man plays a guitar."])""",
-    "tmft, l layers": """
-from tmft import SentenceEncoder
-SentenceEncoder.from_pretrained({ckpt!r}, layer={layer}).encode(["A man plays a guitar."])""",
-}
-
-
-def bench_startup(args) -> None:
-    """Time whole processes that import, load l layers and embed a sentence; measure their peak memory."""
-    memory: dict[str, list[float]] = {name: [] for name in PROGRAMS}
-
-    def timed(name):
-        program = PROGRAMS[name].format(ckpt=str(args.ckpt), layer=args.layer)
-
-        def run():
-            start = time.perf_counter()
-            environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-            line = [sys.executable, "-c", program]
-            child = subprocess.Popen(
-                line, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-            )
-            _, status, usage = os.wait4(child.pid, 0)
-            if status:
-                raise SystemExit(f"{name} failed")
-            memory[name].append(usage.ru_maxrss / 1024)
-            return time.perf_counter() - start
-
-        return run
-
-    print(f"whole process: import, load, embed one sentence, l = {args.layer}")
-    seconds = measure({name: timed(name) for name in PROGRAMS}, args.rounds, "s", "tmft, l layers")
-    peaks = {name: statistics.median(seen) for name, seen in memory.items()}
-    for name, peak in peaks.items():
-        over = f"{seconds[name] - seconds['import torch']:+.2f} s, {peak - peaks['import torch']:+.0f} MiB"
-        print(f"peak memory {peak:6.0f} MiB  {name}; over import torch alone {over}")
-
-
 def lazy(module: str, function: str, **options):
     """Return a benchmark in another file, which is imported when the benchmark is run."""
     return lambda args: getattr(importlib.import_module(module), function)(args, **options)
 
 
 BENCHES = {
-    "startup": bench_startup,
     "train": lazy("bench_train", "bench_train"),
     "techniques": lazy("bench_train", "bench_techniques"),
     "engines": lazy("engines", "bench_engines"),

@@ -68,20 +68,6 @@ def test_a_file_is_replaced_at_once(tmp_path):
     assert (tmp_path / "a/b/text").read_bytes() == "ü\n".encode()
 
 
-def test_a_path_that_cannot_be_written_is_one_clear_line(tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(InputError, match="cannot write .*: check space and permissions"):
-        write_file(tmp_path / "file" / "config.json", "{}")
-
-
-def test_a_path_that_cannot_be_written_is_refused_before_the_work(tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(InputError, match="cannot write .*: .*/file is not a folder that can be written"):
-        check_writable(tmp_path / "file" / "plot.png")
-    with pytest.raises(InputError, match="it is a folder, name a file"):
-        check_writable(tmp_path)
-
-
 def test_the_folder_of_a_writable_path_need_not_exist_yet(tmp_path):
     check_writable(None, tmp_path / "new" / "newer" / "plot.png")
     assert not list(tmp_path.iterdir())

@@ -44,6 +44,7 @@ MISTAKES = [
     (["train", "--seed", "-1"], "--seed -1: choose 0 or more"),
     (["train", "--batch-size", str(2**64)], f"--batch-size {2**64}: choose 1 to 1000000000"),
     (["train", "--run-name", "x" * 300], "x ... : choose a shorter --run-name"),
+    (["train", "--ckpt", "x" * 300], "x ... : check the path, and the permissions of its folders"),
     (["train", "--run-name", "../x"], "--run-name '../x': use letters and digits, not a path"),
     (["train", "--run-name", ".x"], "--run-name '.x': use letters and digits"),
     (["train", "--ckpt", "~nosuchuser/x"], "~nosuchuser/x cannot be read (Could not determine home"),

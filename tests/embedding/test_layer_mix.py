@@ -115,18 +115,6 @@ def test_words_alone_may_be_narrower_than_hidden_states(tmp_path):
     assert_same_embeddings(model.encode(SENTENCES), mean_of_words(model), 1e-6)
 
 
-@pytest.mark.parametrize("layer", ["word+3", "0+word", "word+1+4"])
-def test_a_mix_of_unequal_dimensions_is_an_error(layer, tmp_path):
-    tiny_model(**PROJECTED).save_pretrained(tmp_path)
-    with pytest.raises(InputError) as error:
-        SentenceEncoder.from_pretrained(tmp_path, layer=layer)
-    assert (
-        "word embeddings have 12 dimensions, hidden states 24: choose word alone, or 0 instead of word"
-        in str(error.value)
-    )
-    assert "\n" not in str(error.value) and error.value.parameters == ("layer",)
-
-
 # -------------------------------------------------------------------------------------------- names, mistakes
 
 
@@ -156,20 +144,6 @@ def test_anything_else_is_an_error(text):
 def test_a_layer_named_twice_is_an_error(text):
     with pytest.raises(InputError, match="names a layer twice"):
         parse_layer_mix(text)
-
-
-@pytest.mark.parametrize("layer", ["1+5", "word+9", "7"])
-def test_a_mix_with_a_missing_layer_is_an_error(tiny_folder, layer):
-    with pytest.raises(InputError, match=r"has 4 layers, choose 0 \(embeddings only\) to 4"):
-        SentenceEncoder.from_pretrained(tiny_folder, layer=layer)
-
-
-@pytest.mark.parametrize("layers", [(1, 9), (9,)])
-def test_an_encoder_without_a_layer_of_the_mix_is_an_error(layers):
-    """Else it would be the mean of the layers that there are."""
-    tiny = tiny_model(model_type="bert")
-    with pytest.raises(InputError, match="4 layers"):
-        SentenceEncoder(tiny.encoder, tiny.tokenizer, layers=layers)
 
 
 @pytest.mark.parametrize("how", ["distill", "fine_tune"])

@@ -23,6 +23,7 @@ from tmft.runs.result_json import read_result
 from tmft.runs.run_folder import load_finished_result
 from tmft.runs.run_result import load_objective, read_provenance
 from tmft.runs.sweeps import sweep_summaries
+from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import TASKS, Task
 from tmft.training.checkpointing import TrainingCheckpoint
 
@@ -64,6 +65,8 @@ READERS: dict[str, Callable[[Path], object]] = {
     "load_objective": lambda folder: load_objective(TASKS["sst5"], 8, folder / "inner"),
     "read_predictions": lambda folder: read_predictions(folder / "inner"),
     "TrainingCheckpoint": lambda folder: TrainingCheckpoint(folder / "state.pt", {}, ALONE),
+    "from_pretrained": SentenceEncoder.from_pretrained,
+    "from_pretrained, a folder below": lambda folder: SentenceEncoder.from_pretrained(folder / "inner"),
     "checkpoint_digests": lambda folder: ModelFolder(folder).digests(),
     "text_digests": lambda folder: text_digests((folder / "a.txt",)),
     "read_duplicates": lambda folder: read_release(RELEASES["quora-pairs"], folder / "a.tsv"),

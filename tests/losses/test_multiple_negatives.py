@@ -17,7 +17,6 @@ from tmft.datasets.task_lookup import get_task, read_split
 from tmft.errors import InputError
 from tmft.losses.multiple_negatives import (
     MultipleNegativesRanking,
-    MultipleNegativesRankingConfig,
     multiple_negatives_ranking,
 )
 from tmft.sentence_encoder import SentenceEncoder
@@ -91,12 +90,6 @@ def test_mask_duplicate_anchors_removes_the_positives_of_equal_anchors_from_the_
         u, v, negatives, anchor_ids
     )
     assert other > expected
-
-
-@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan, math.inf, 11.0])
-def test_an_impossible_temperature_is_one_line(temperature):
-    with pytest.raises(InputError, match=f"temperature {temperature:g}: choose above 0, up to 10"):
-        MultipleNegativesRankingConfig(temperature)
 
 
 # ------------------------------------------------------------------------------------------- data, and a run
