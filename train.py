@@ -60,7 +60,7 @@ from tmft.runs.sweep_plan import expand_grid, run_all
 from tmft.runs.train_run import train_run
 
 # What `python train.py` runs: the method at every layer of a small ELECTRA that comes with the project, see
-# docs/objectives.md. A model of only 128 dimensions needs a higher learning rate than the paper's 2e-5; 3e-4
+# docs/results.md. A model of only 128 dimensions needs a higher learning rate than the paper's 2e-5; 3e-4
 # was chosen on dev.
 SMALL_ELECTRA = str(PACKAGE_DATA / "twins/mlm-then-rtd")
 FIRST_RUN = ["--ckpt", SMALL_ELECTRA, "--layer", "all", "--task", "sample", "--lr", "3e-4"]

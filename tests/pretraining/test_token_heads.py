@@ -192,7 +192,7 @@ def test_no_head_is_none_and_an_incomplete_head_or_a_wrong_shape_is_an_error(tmp
 
 
 def test_a_new_discriminator_predicts_the_rate_of_replaced_tokens():
-    """Otherwise it would have to learn the rate first, and change all layers with it: see docs/LOG.md."""
+    """Otherwise it would have to learn the rate first, and change all layers with it."""
     torch.manual_seed(1)
     config = config_from_dict(tiny_config(initializer_range=0.1))
     head = ReplacedTokenDetection(config, generator_size=0.5).head

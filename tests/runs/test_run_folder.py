@@ -16,9 +16,9 @@ from tmft.runs.run_result import format_provenance, read_provenance, write_resul
 
 
 def documented_keys() -> tuple[set[str], set[str]]:
-    """The keys of result.json in docs/result-json.md: of fine-tuning, of pre-training."""
-    page = (ROOT / "docs/result-json.md").read_text("utf-8")
-    tables = page.split("pre-training run")[:2]
+    """The keys of result.json in docs/commands.md: of fine-tuning, of pre-training."""
+    page = (ROOT / "docs/commands.md").read_text("utf-8")
+    tables = page.split("## The keys of result.json")[1].split("pre-training run")[:2]
     cells = [" ".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)) for table in tables]
     fine_tuning, pretraining = (set(re.findall(r"`(\w+)`", text)) for text in cells)
     return fine_tuning, pretraining

@@ -7,6 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+from tmft import __doc__ as tmft_docstring
 from tmft import __version__
 from tmft.cli.parser import run_command
 from tmft.errors import InputError, did_you_mean
@@ -61,7 +62,7 @@ def module_name(command: str) -> str:
 
 
 def format_help() -> str:
-    """Return the text of --help: the name of each command and the first line of its docstring.
+    """Return the text of --help: what tmft is, and each command with the first line of its docstring.
 
     The docstrings are read from the source files, because importing all commands would take long.
     """
@@ -72,7 +73,8 @@ def format_help() -> str:
         docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text("utf-8"))) or ""
         summary, *_ = docstring.split("\n")
         lines.append(f"  {name:<10} {summary}")
-    usage = ["usage: tmft COMMAND [options]", "", "commands:", *lines, ""]
+    subject = (tmft_docstring or "").partition("\n")[0]
+    usage = ["usage: tmft COMMAND [options]", "", subject, "", "commands:", *lines, ""]
     usage.append("tmft COMMAND --help shows examples and the options of a command.")
     return "\n".join([*usage, "tmft --version shows the versions of tmft, Python and torch, and the device."])
 

@@ -6,7 +6,7 @@
         -d '{"model": "tmft", "input": ["A man plays the guitar."]}'
 
 The server needs LitServe (pip install ".[serve]"). It answers on this machine only, unless --host says
-otherwise; Ctrl+C ends it. docs/http.md says what it accepts and refuses, and what it does when it is busy.
+otherwise; Ctrl+C ends it. docs/serving.md says what it accepts and refuses, and what it does when it is busy.
 """
 
 from argparse import Namespace

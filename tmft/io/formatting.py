@@ -11,7 +11,7 @@ from tmft.errors import sanitize
 MAX_NAME_LENGTH = 200  # printed characters of a name that comes from a file, such as that of a data set
 DIRECTION_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
-# Keys of the scores of a split that are not scores themselves; see docs/result-json.md.
+# Keys of the scores of a split that are not scores themselves; see docs/commands.md.
 NON_SCORE_KEYS = ("pairs", "threshold", "subset_mean", "subsets", "sub_embeddings", "tasks")
 
 

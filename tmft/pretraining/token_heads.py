@@ -85,8 +85,8 @@ class ReplacedTokenHead(nn.Module):
         for linear in (self.dense, self.classifier):
             init_weights(linear, config.initializer_range)
         # Most tokens are original. If the head had to learn this, every token would push every layer in the
-        # same direction at first, and a deep, narrow encoder may collapse to one hidden state for all tokens
-        # (docs/LOG.md). So the bias starts at the log-odds of the replaced tokens.
+        # same direction at first, and a deep, narrow encoder may collapse to one hidden state for all
+        # tokens. So the bias starts at the log-odds of the replaced tokens.
         rate = self.INITIAL_REPLACED_RATE
         nn.init.constant_(self.classifier.bias, math.log(rate / (1 - rate)))
 

@@ -329,7 +329,7 @@ def pretraining_result(
     arguments: dict[str, Any],
     digests: Digests,
 ) -> dict[str, Any]:
-    """Return the content of result.json for a pre-training run; docs/result-json.md has its keys."""
+    """Return the content of result.json for a pre-training run; docs/commands.md has its keys."""
     return {
         "sweep": name,
         "data": config.task,

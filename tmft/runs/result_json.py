@@ -1,4 +1,4 @@
-"""Read result.json, the record of a finished run; docs/result-json.md has its keys.
+"""Read result.json, the record of a finished run; docs/commands.md has its keys.
 
 The file may be damaged or come from somebody else, so the types of the values that a table, a figure, a card
 or a comparison shows are checked here, once.

@@ -192,7 +192,7 @@ class Run:
     init_folder: the folder from which the weights are loaded, that of config.ckpt or of config.init_from. The
         runs of a sweep share it, so that they start from the same files.
     checkpoint_digests: the digests of its files when the command began.
-    provenance: the earlier runs that trained these weights, oldest first, see docs/result-json.md.
+    provenance: the earlier runs that trained these weights, oldest first, see docs/commands.md.
     num_hidden_layers: number of layers of the whole checkpoint.
     is_trial: whether it serves only to choose a layer on dev; its score on test is then not shown.
     """

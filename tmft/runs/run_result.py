@@ -209,7 +209,7 @@ def fine_tuning_result(
     arguments: dict[str, Any],
     digests: dict[str, dict[str, str]],
 ) -> dict[str, Any]:
-    """Return the content of result.json for a fine-tuning run; docs/result-json.md has its keys."""
+    """Return the content of result.json for a fine-tuning run; docs/commands.md has its keys."""
     if not any(run.folder.rglob("*.safetensors")):
         raise InputError(f"{run.folder} was removed or emptied during the run: start the run again")
     chosen = max(epoch.epoch for epoch in epochs if epoch.is_best)

@@ -3,7 +3,7 @@
 The texts of all requests that wait are embedded by one call of the model. A request goes through three
 places: BoundedQueue reads it, and refuses it if it is too long, or while too many bytes of others wait;
 ValidatingEmbeddingSpec checks it, and keeps it where it can still be dropped until the model has little else
-to do; EmbeddingAPI, in a process of its own, answers it. docs/http.md says what clients see. This module
+to do; EmbeddingAPI, in a process of its own, answers it. docs/serving.md says what clients see. This module
 needs LitServe.
 """
 

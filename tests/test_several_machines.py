@@ -1,10 +1,9 @@
-"""The scripts of docs/clusters.md run as they stand, also when a worker is killed; training on two nodes."""
+"""Training on several machines, by the commands of docs/commands.md; processes that read other files."""
 
 import json
 import os
 import re
 import shlex
-import signal
 import socket
 import subprocess
 import sys
@@ -18,121 +17,10 @@ from processes import run_forked, run_together
 from tmft.errors import InputError
 from tmft.io.distributed import Processes
 
-PAGE = (ROOT / "docs/clusters.md").read_text(encoding="utf-8")
-# Name of a script -> its text; the name stands before the block.
-SCRIPTS = dict(re.findall(r"`(\w+\.py)`[^`]*?:\n\n```python\n(.*?)```", PAGE, re.DOTALL))
+PAGE = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
 
-
-# Lines that are put into a script: the worker that gets row 400 kills itself, the first time; each worker
-# writes down the model that it has.
-DIE_ONCE = """{indent}import os, pathlib
-{indent}with open("models.txt", "a") as file:
-{indent}    print(os.getpid(), id({model}), file=file)
-{indent}if 400 in batch["id"].to_pylist() and not pathlib.Path("died").exists():
-{indent}    pathlib.Path("died").touch()
-{indent}    os.kill(os.getpid(), 9)
-"""
-
-
-def command(start: str) -> list[str]:
-    """Return the words of the command of the page that begins in this way."""
-    [line] = [line for line in COMMANDS if line.startswith(start)]
-    words = shlex.split(line)
-    return [sys.executable, *words[1:]] if words[0] == "python" else words
-
-
-def run(words: list[str], folder: Path) -> subprocess.CompletedProcess:
-    """Run a command in a folder, with the Python of the tests, and end what it leaves running."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}  # its default is 15
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    with subprocess.Popen(
-        words,
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            output, _ = process.communicate(timeout=500)
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise
-    return subprocess.CompletedProcess(words, process.returncode, output)
-
-
-@pytest.fixture
-def checkout(tmp_path) -> Path:
-    """A folder that looks to the scripts like a checkout, with the folder sentences/ of the page."""
-    (tmp_path / "data").mkdir()
-    for name in ("tmft", "data/sample", "data/twins"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    for name, script in SCRIPTS.items():
-        (tmp_path / name).write_text(script, encoding="utf-8")
-    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-    done = run(command("python make_sentences.py"), tmp_path)
-    assert done.returncode == 0, done.stdout
-    return tmp_path
-
-
-def assert_complete(folder: Path) -> None:
-    """Every sentence has its embedding, once."""
-    done = run(command("python check_vectors.py"), folder)
-    assert done.returncode == 0 and "embeddings, at most" in done.stdout, done.stdout
-
-
-def test_the_page_has_each_script_and_its_command():
-    names = ["make_sentences.py", "encode_with_ray.py", "encode_with_spark.py", "check_vectors.py"]
-    assert list(SCRIPTS) == names
-    for name in names:
-        assert sum(name in line for line in COMMANDS) == 1, name
-        compile(SCRIPTS[name], name, "exec")
-    assert PAGE.count("```python\n") == len(names)
-
-
-ENGINES = {  # the script, the line after which a worker dies, its model, and what makes the batches small
-    "ray": ("encode_with_ray.py", "    def __call__(self, batch):\n", "self.model", ()),
-    "pyspark": (
-        "encode_with_spark.py",
-        "    for batch in batches:\n",
-        "model.value",
-        ("--conf", "spark.sql.execution.arrow.maxRecordsPerBatch=50"),
-    ),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("package", ENGINES)
-def test_what_a_killed_worker_had_is_done_again(package, checkout):
-    """First the script as it stands; then into the same folder, with small batches and a worker that dies."""
-    pytest.importorskip(package)
-    name, start, model, small_batches = ENGINES[package]
-    words = command("python encode_with_ray.py" if package == "ray" else "spark-submit")
-    done = run(words, checkout)
-    assert done.returncode == 0, done.stdout
-    assert_complete(checkout)
-
-    script = SCRIPTS[name].replace("ROWS = 256", "ROWS = 50")
-    indent = " " * (len(start) - len(start.lstrip()) + 4)
-    script = script.replace(start, start + DIE_ONCE.format(indent=indent, model=model))
-    (checkout / name).write_text(script, encoding="utf-8")
-    done = run([words[0], *small_batches, *words[1:]], checkout)
-    assert done.returncode == 0 and (checkout / "died").exists(), done.stdout
-    assert_complete(checkout)
-    assert_one_model_per_process(checkout, 3)
-
-
-def assert_one_model_per_process(folder: Path, max_processes: int) -> None:
-    """Several batches of a process were embedded by one model."""
-    pairs = [line.split() for line in (folder / "models.txt").read_text().splitlines()]
-    processes = {process for process, _ in pairs}
-    assert len({tuple(pair) for pair in pairs}) == len(processes) <= max_processes < len(pairs)
-
-
-# Training on several machines: here they are two launchers of torchrun on this machine.
+# Here the machines are two launchers of torchrun on this one.
 
 
 def free_port() -> int:
@@ -165,7 +53,7 @@ def two_nodes(folders: list[Path], *words) -> list[subprocess.CompletedProcess]:
 
 def options_of_the_page() -> list[str]:
     """Return the options of train.py in the two commands of the page, which differ only in the rank."""
-    lines = [line for line in COMMANDS if line.startswith("torchrun")]
+    lines = [line for line in COMMANDS if line.startswith("torchrun --nnodes")]
     assert [line.replace("--node-rank 1", "--node-rank 0") for line in lines] == lines[:1] * 2
     assert [f"--node-rank {rank}" in lines[rank] for rank in (0, 1)] == [True, True]
     return shlex.split(lines[0].split("train.py")[1])
