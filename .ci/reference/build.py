@@ -152,7 +152,7 @@ def format_interface() -> str:
     return (
         '<h1 id="tmft">tmft</h1>\n<p>Truncated model fine-tuning: sentence embeddings from the first layers '
         'of a pre-trained model. <a href="README.html">Begin here</a>, or with <a href="docs/README.html">'
-        'all pages</a>. These are the names that a program uses; their '
+        "all pages</a>. These are the names that a program uses; their "
         f'<a href="tmft.html">reference</a> has examples.</p>\n<dl>\n{"".join(rows)}\n</dl>'
     )
 
