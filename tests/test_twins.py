@@ -1,6 +1,7 @@
 """The small checkpoints in data/twins: they are what their cards say; commands without arguments use them."""
 
 import json
+import re
 from itertools import takewhile
 
 import numpy as np
@@ -11,6 +12,7 @@ import cka
 import evaluate
 from tmft import InputError, SentenceEncoder
 from tmft.checkpoints.load import load_encoder
+from tmft.cli import report_command
 from tmft.runs.result_json import read_result
 
 TWINS = ROOT / "data/twins"
@@ -85,3 +87,10 @@ def test_the_scores_and_the_isotropy_of_a_twin_are_the_documented_ones(tmp_path)
     found = [[int(layer), *(scores["sample"][key] for key in keys)] for layer, scores in layers.items()]
     documented = printed_table("cka.md", "layer  spearman  pearson")
     assert np.array(found) == pytest.approx(np.array(documented), abs=2e-4) and len(documented) == 9
+
+
+def test_the_runs_that_made_the_twins_have_a_table_whatever_their_task_was(tmp_path, capsys):
+    report_command.main([str(TWINS), "--out", str(tmp_path / "report")])
+    printed = capsys.readouterr().out
+    for line in ("mlm-then-clm, seed 0 .* 11.141 to 4.079 ", "twin-t5, seed 0 .* 9.844 to 2.327 "):
+        assert re.search(line, printed)

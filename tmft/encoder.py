@@ -68,7 +68,7 @@ class EncoderConfig:
 
     @property
     def predicts_next_token(self) -> bool:
-        """Whether no token attends to later ones, so that the model can learn to predict the next one."""
+        """Whether no token attends to later ones, as in a model that was trained to predict the next one."""
         return False
 
     @property
@@ -133,8 +133,7 @@ class BaseEncoder(nn.Module):
 
     Hidden state 0 is the output of the embeddings, hidden state n the output of layer n, as in transformers;
     an encoder with l layers has hidden states 0 .. l.
-    A subclass sets the attributes below and implements iter_hidden_states. If several layers share their
-    weights, one module occurs several times in `layers`.
+    A subclass sets the attributes below and implements iter_hidden_states.
     """
 
     config: EncoderConfig

@@ -284,9 +284,9 @@ def test_without_out_the_command_only_reports(table, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.jsonl", '{"q": "x", "d": "y"}\n', "a.jsonl has the columns 'q', 'd': give `columns`, one of"),
-        ("a.tsv", "q\td\n", "a.tsv has the columns 'q', 'd': give `columns`, one of these lists: sentence1"),
-        ("a.csv", "q;d\n", "a.csv has the columns 'q', 'd': give `columns`, one of these lists: sentence1"),
+        ("a.jsonl", '{"q": "x", "d": "y"}\n', "a.jsonl has the columns 'q', 'd': give columns, one of"),
+        ("a.tsv", "q\td\n", "a.tsv has the columns 'q', 'd': give columns, one of these lists: sentence1"),
+        ("a.csv", "q;d\n", "a.csv has the columns 'q', 'd': give columns, one of these lists: sentence1"),
         ("a.csv", "\n\n", r"no names of columns \(.*a.csv, line 1\): write them there"),
         ("a.jsonl", "", r"no names of columns \(.*a.jsonl, line 1\): write them there"),
     ],

@@ -131,7 +131,11 @@ REFUSED = {
     ),
     "dtype int4: format sentence-transformers supports float32": (tiny_model, {"dtype": "int4"}),
     "dtype int8: format sentence-transformers supports float32": (tiny_model, {"dtype": "int8"}),
-    "calibration_lines have no effect with dtype float32: choose int8, or remove them": (
+    "calibration_lines have no effect with format compact, dtype int4: choose onnx in 8 bits, or": (
+        tiny_model,
+        {"format": "compact", "dtype": "int4", "calibration_lines": ["a man"]},
+    ),
+    "calibration_lines have no effect with format onnx, dtype float32: choose onnx in 8 bits, or": (
         tiny_model,
         {"format": "onnx", "calibration_lines": ["a man"]},
     ),

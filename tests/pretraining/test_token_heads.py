@@ -128,7 +128,7 @@ def test_labels_are_padded_to_few_sizes_and_the_padding_has_no_loss_and_no_gradi
     sizes = []
     model.head.register_forward_hook(lambda head, inputs, logits: sizes.append(len(logits)))
     gradients = []
-    for sums in (model(batch), prediction_sums("mlm", model.logits(batch), batch.labels)):
+    for sums in (model(batch), prediction_sums(model.logits(batch), batch.labels)):
         model.zero_grad()
         sums["mlm"].backward()
         gradients.append([weight.grad.clone() for weight in model.parameters() if weight.grad is not None])

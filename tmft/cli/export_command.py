@@ -123,8 +123,8 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
                        "instructions and for ARM; uint8 (format onnx): the same for other CPUs; int4, int8 "
                        "(format compact): the weights alone; default: float32, with --format compact int4")
     group.add_argument("--calibration-lines", type=Path, metavar="FILE", help="text with a sentence per "
-                       f"line: the first {CALIBRATION_LINES} determine the scales of inputs in 8 bits; "
-                       "default: they are determined in each batch")
+                       f"line: the first {CALIBRATION_LINES} determine the scales of inputs in 8 bits "
+                       "(format onnx); default: they are determined in each batch")
     group.add_argument("--prune-vocabulary", type=Path, metavar="FILE", help="keep only the tokens that "
                        "occur in FILE, a text with a sentence per line; default: the whole vocabulary")
     group.add_argument("--vocab-size", type=int, metavar="N", help="with --prune-vocabulary: keep only N "

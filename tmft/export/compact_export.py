@@ -5,7 +5,6 @@ folder as encode.py, computes the embeddings.
 """
 
 import shutil
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -58,8 +57,8 @@ def write_compact(model: SentenceEncoder, folder: Path, dtype: torch.dtype) -> N
     shutil.copyfile(numpy_encoder.__file__, folder / ENCODER_FILE)
 
 
-def quantize_compact(folder: Path, dtype: str, calibration_lines: Sequence[str]) -> None:
-    """Convert the weights in a model folder to "int4" or "int8". calibration_lines: not used."""
+def quantize_compact(folder: Path, dtype: str) -> None:
+    """Convert the weights in a model folder to "int4" or "int8"."""
     for path in folder.rglob("model.safetensors"):
         weights = load_file(path)
         packed = pack_weights(weights, dtype)

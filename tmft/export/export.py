@@ -20,16 +20,8 @@ from tmft.checkpoints.weights import DTYPES
 from tmft.embedding.modules import Dense
 from tmft.errors import InputError, check_choice
 from tmft.export.compact_export import ENCODER_FILE, quantize_compact, require_compact_support, write_compact
-from tmft.export.graph_encoder import find_graph
 from tmft.export.numpy_encoder import Encoder as NumpyEncoder
-from tmft.export.onnx import (
-    PACKAGES,
-    OnnxEncoder,
-    quantize_onnx,
-    require_onnx_support,
-    require_package,
-    write_onnx,
-)
+from tmft.export.onnx import OnnxEncoder, find_graph, quantize_onnx, require_onnx_support, write_onnx
 from tmft.io.atomic import check_output_folder, replacing_files, write_file
 from tmft.models.families import FAMILIES, convert_to_bert, empty_encoder
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
@@ -51,9 +43,8 @@ class ExportFormat:
     write: writes the converted model into a folder, with weights of this dtype.
     open: loads such a folder and returns its encode function: N sentences -> (N, D) float32.
     dtypes: entries of DTYPES, and those of QUANTIZED_DTYPES that `quantize` makes.
-    packages: packages that have to be installed.
-    quantize: converts the float32 weights in a folder to 4 or 8 bits: (folder, entry of QUANTIZED_DTYPES,
-        sentences to calibrate with); None if the format has no such weights.
+    quantize: converts the float32 weights in a folder to 4 or 8 bits: (folder, entry of QUANTIZED_DTYPES);
+        for onnx also sentences to calibrate with. None if the format has no such weights.
     open_float32: the same as open for the files before `quantize`; None if open reads these, too.
     graph_pattern: of the path of the graph, or of encode.py, in the folder; '' if it has neither.
     """
@@ -62,8 +53,7 @@ class ExportFormat:
     write: Callable[[SentenceEncoder, Path, torch.dtype], None]
     open: Callable[[Path], Callable[[Sequence[str]], np.ndarray]]
     dtypes: tuple[str, ...] = tuple(DTYPES)
-    packages: tuple[str, ...] = ()
-    quantize: Callable[[Path, str, Sequence[str]], None] | None = None
+    quantize: Callable[..., None] | None = None
     open_float32: Callable[[Path], Callable[[Sequence[str]], np.ndarray]] | None = None
     graph_pattern: str = ""
 
@@ -141,7 +131,6 @@ FORMATS = {
         write_onnx,
         lambda folder: OnnxEncoder(folder).encode,
         ("float32", "float16", "int8", "uint8"),
-        PACKAGES["onnx"],
         quantize_onnx,
         graph_pattern="onnx/*.onnx",
     ),
@@ -188,11 +177,9 @@ def export(
             f"dtype {dtype}: `format` {format} supports {', '.join(export_format.dtypes)}", "dtype", "format"
         )
     quantized = dtype in QUANTIZED_DTYPES
-    if calibration_lines and not quantized:
-        problem = f"calibration_lines have no effect with `dtype` {dtype}"
-        raise InputError(f"{problem}: choose int8, or remove them", "calibration_lines", "dtype")
-    for package in export_format.packages:
-        require_package(package, format)
+    if calibration_lines and not (format == "onnx" and quantized):
+        problem = f"calibration_lines have no effect with `format` {format}, dtype {dtype}"
+        raise InputError(f"{problem}: choose onnx in 8 bits, or remove them", "calibration_lines", "format")
     check_output_folder(folder, is_new=True)
     converted = export_format.prepare(model)
     if not quantized:
@@ -204,7 +191,7 @@ def export(
         if quantized and export_format.quantize:
             open_float32 = export_format.open_float32 or export_format.open
             check_cosines(open_float32(new)(texts), expected, "float32", source)
-            export_format.quantize(new, dtype, calibration_lines)
+            export_format.quantize(new, dtype, *([calibration_lines] if calibration_lines else []))
         graph_file = ""
         if export_format.graph_pattern:
             graph_file = find_graph(new, export_format.graph_pattern).relative_to(new).as_posix()

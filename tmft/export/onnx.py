@@ -23,22 +23,25 @@ from copy import deepcopy
 from io import StringIO
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.save import weight_bytes
+from tmft.checkpoints.tokenizers import load_tokenizer
+from tmft.embedding.prompts import Prompt, choose_prompt
 from tmft.errors import InputError
-from tmft.export.graph_encoder import INPUTS, OUTPUTS, Batch, GraphEncoder, GraphTokenizer, find_graph
 from tmft.packing import PackedBatch
 from tmft.sentence_encoder import SentenceEncoder
+from tmft.tokenizer import check_sentences
 
+INPUTS, OUTPUTS = ["input_ids", "attention_mask"], ["last_hidden_state", "sentence_embedding"]
+Batch = dict[str, np.ndarray]  # the inputs of a graph: name -> (B, T) int64
 ONNX_FILE = "onnx/model.onnx"
-# The packages that an export format needs, in addition to those of tmft.
-PACKAGES = {
-    "onnx": ("onnx", "onnxscript", "onnxruntime"),
-}
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # what is needed in addition to the packages of tmft
 # Weights of more bytes are stored in a file next to the graph, since an ONNX file may have at most 2 GiB.
 MAX_FILE_SIZE = 2**31 - 2**24
 # Names of the files, as sentence-transformers gives them. Weights from -127 to 127 are fast on CPUs with VNNI
@@ -69,7 +72,9 @@ class OnnxModel(nn.Module):
 
 
 def require_onnx_support(model: SentenceEncoder) -> SentenceEncoder:
-    """Return the model unchanged. Raises InputError if a graph cannot express it."""
+    """Return the model unchanged. Raises InputError if a graph cannot express it, or a package is missing."""
+    for package in PACKAGES:
+        require_package(package)
     if not model.tokenizer.add_special_tokens:
         problem = "a static model only looks up word vectors, which needs no graph"
         raise InputError(f"{problem}: choose `format` sentence-transformers", "format")
@@ -86,16 +91,13 @@ def require_onnx_support(model: SentenceEncoder) -> SentenceEncoder:
     return model
 
 
-def require_package(package_name: str, format: str) -> ModuleType:
-    """Import and return a package that an export format needs.
-
-    Raises an InputError that says how to install the packages of the format if it is missing.
-    """
+def require_package(package_name: str) -> ModuleType:
+    """Import and return a package. Raises an InputError that names PACKAGES if it is missing."""
     try:
         return importlib.import_module(package_name)
     except ImportError:
-        packages = " ".join(PACKAGES[format]).replace("llama_cpp", "llama-cpp-python")
-        raise InputError(f"format {format} needs {package_name}: pip install {packages}", "format") from None
+        needed = f"format onnx needs {package_name}: pip install {' '.join(PACKAGES)}"
+        raise InputError(needed, "format") from None
 
 
 @contextmanager
@@ -142,7 +144,7 @@ def write_onnx(model: SentenceEncoder, folder: Path, dtype: torch.dtype = torch.
 
 def quantize_onnx(folder: Path, dtype: str, calibration_lines: Sequence[str] = ()) -> None:
     """Replace the float32 graph in a folder by one in 8 bits."""
-    quantization = require_package("onnxruntime.quantization", "onnx")
+    quantization = require_package("onnxruntime.quantization")
     before, after = folder / ONNX_FILE, folder / (STATIC_FILES if calibration_lines else DYNAMIC_FILES)[dtype]
     weight_type = quantization.QuantType.QInt8 if dtype == "int8" else quantization.QuantType.QUInt8
     parts = sorted(before.parent.iterdir())  # the graph, and its weights if they are in a file of their own
@@ -178,21 +180,78 @@ class BatchReader:
         return next(self.batches, None)
 
 
-class OnnxEncoder(GraphEncoder):
+class GraphTokenizer:
+    """The tokenizer of an exported folder, with its prompts: sentences -> batches for the graph."""
+
+    def __init__(self, folder: Path):
+        model_folder = ModelFolder(folder)
+        config = model_folder.settings()
+        self.tokenizer = load_tokenizer(model_folder, config.lower_case, config.max_length)
+        self.prompts, self.default_prompt_name = config.prompts, config.default_prompt_name
+        if config.max_length is None:
+            raise InputError(
+                f"{folder} states no max_seq_length (sentence_bert_config.json): export it again"
+            )
+        self.max_length = config.max_length
+
+    def token_ids(
+        self, sentences: Sequence[str], prompt_name: str | None = None, prompt: str | None = None
+    ) -> list[list[int]]:
+        """Return the token ids of each of the sentences."""
+        text = choose_prompt(self.prompts, self.default_prompt_name, prompt_name, prompt)
+        return Prompt(text, self.tokenizer)(check_sentences(sentences), self.max_length)[0]
+
+    def padded_batch(self, token_ids: Sequence[list[int]]) -> Batch:
+        """Return the inputs of a graph for B sentences: input_ids and attention_mask, (B, T) int64."""
+        width = max(map(len, token_ids))
+        ids, mask = (np.zeros((len(token_ids), width), dtype=np.int64) for _ in INPUTS)
+        ids += self.tokenizer.pad_id
+        for row, sentence in enumerate(token_ids):
+            ids[row, : len(sentence)], mask[row, : len(sentence)] = sentence, 1
+        return dict(zip(INPUTS, (ids, mask), strict=True))
+
+
+class OnnxEncoder:
     """A model that runs in ONNX Runtime on the CPU. folder: a folder with one graph in its folder onnx.
 
     num_threads: number of threads of a product; None lets ONNX Runtime choose.
     """
 
     def __init__(self, folder: Path, num_threads: int | None = None):
-        super().__init__(folder)
-        runtime = require_package("onnxruntime", "onnx")
+        self.tokenizer = GraphTokenizer(folder)
+        runtime = require_package("onnxruntime")
         options = runtime.SessionOptions()
         options.log_severity_level = 3  # errors only
         options.intra_op_num_threads = num_threads or 0
         path = find_graph(folder, "onnx/*.onnx")
         self.session = runtime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
 
-    def run(self, batch: Batch) -> np.ndarray:
-        """Return the embeddings of a batch, (B, D) float32."""
-        return self.session.run(OUTPUTS[1:], batch)[0]
+    def encode(
+        self,
+        sentences: Sequence[str],
+        batch_size: int = 32,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+    ) -> np.ndarray:
+        """Return the embeddings of N sentences, (N, D) float32.
+
+        batch_size: number of sentences per batch; sentences of similar length share a batch, to save padding.
+        """
+        ids = self.tokenizer.token_ids(sentences, prompt_name, prompt)
+        order = sorted(range(len(ids)), key=lambda n: len(ids[n]))
+        embeddings: list[Any] = [None] * len(ids)
+        for first in range(0, len(ids), batch_size):
+            indices = order[first : first + batch_size]
+            batch = self.tokenizer.padded_batch([ids[n] for n in indices])
+            for n, embedding in zip(indices, self.session.run(OUTPUTS[1:], batch)[0], strict=True):
+                embeddings[n] = embedding
+        return np.stack(embeddings)
+
+
+def find_graph(folder: Path, pattern: str) -> Path:
+    """Return the path of the only graph of an exported folder. pattern: such as "onnx/*.onnx"."""
+    found = sorted(folder.glob(pattern))
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found) or "none"
+        raise InputError(f"{folder}: expected one file {pattern}, found {names}: export the model again")
+    return found[0]

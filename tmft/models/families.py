@@ -200,7 +200,7 @@ def count_copies(module: str, config: EncoderConfig) -> int:
     """Return how many modules a name in the table weight_names stands for.
 
     A name with {n} stands for one in each layer of the encoder, a name with {m} for one in each layer of the
-    decoder, a name with {g} for one in each group of layers, and all others for a single module.
+    decoder, and all others for a single module.
     """
     return next((count for letter, count in config.module_counts.items() if f"{{{letter}}}" in module), 1)
 

@@ -24,8 +24,7 @@ class Family(Generic[Config]):
     # (config_to_dict).
     config: type[Config]
     encoder: Callable[[Config, int | None], BaseEncoder]  # (config, number of layers) -> encoder
-    # Module in the checkpoint -> module of the encoder; {n} is the number of a layer, {m} of a decoder layer,
-    # {g} of a group of layers that share their weights.
+    # Module in the checkpoint -> module of the encoder; {n} is the number of a layer, {m} of a decoder layer.
     weight_names: dict[str, str]
     # What these names start with in checkpoints that also have a head; the first one is used for saving.
     prefixes: tuple[str, ...]
@@ -52,8 +51,6 @@ class Family(Generic[Config]):
     mlm_head_options: Callable[[Config], dict[str, Any]] = lambda config: {}
     # The layout of ELECTRA's head for replaced token detection; None if there is no such head.
     rtd_head_layout: dict[str, str] | None = None
-    # The transformers class that opens a model with its output layer after causal language modeling; '' if
-    # the family is not pre-trained so. A family that also has mlm_class predicts with the same head.
 
     # Details of the configuration, most of them parts of its table.
     # Field of `config` -> its key in config.json where it has another name there; None: it has no key.

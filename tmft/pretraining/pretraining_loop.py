@@ -29,7 +29,7 @@ from tmft.loop import Recipe
 from tmft.optimizers import OPTIMIZERS, MixedPrecision, linear_schedule_with_warmup, parameter_groups
 from tmft.pretraining.corpus import SentenceSampler, TokenizedCorpus, held_out_split
 from tmft.pretraining.masking import Masking
-from tmft.pretraining.token_heads import MaskedLM, ReplacedTokenDetection, means_from_sums, objective_name
+from tmft.pretraining.token_heads import MaskedLM, ReplacedTokenDetection, means_from_sums
 from tmft.training.checkpointing import START_AGAIN, TrainingCheckpoint, check_log_entry
 
 PretrainingObjective = MaskedLM | ReplacedTokenDetection
@@ -187,7 +187,7 @@ def pretrain(
             bar.update()
             if (step + 1) % LOG_EVERY == 0 or (step + 1) % save_steps == 0 or step + 1 == num_steps:
                 check_finite_loss(sums, step + 1)
-                mean_loss = sums[objective_name(sums)].item() / sums["masked"].item()
+                mean_loss = sums["mlm"].item() / sums["masked"].item()
                 bar.set_postfix_str(f"loss {mean_loss:.3f}", refresh=False)
             if checkpoint.should_save(step + 1):
                 total = processes.all_reduce_dict(sums)

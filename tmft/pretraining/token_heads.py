@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -95,35 +95,14 @@ class ReplacedTokenHead(nn.Module):
         return self.classifier(self.activation(self.dense(hidden))).squeeze(-1)
 
 
-class TokenPrediction(nn.Module):
-    """An objective that predicts each token with a label; a subclass computes the `logits`, (M, V).
+class MaskedLM(nn.Module):
+    """Masked language modeling with an encoder and a head. Logits are computed for the masked tokens only.
 
-    The loss is the mean of their cross-entropies. objective: the name of the sum of these.
+    The loss is the mean of the cross-entropies of the masked tokens.
     """
 
     encoder: BaseEncoder
-    logits: Callable[[LabeledBatch], Tensor]
-    objective: ClassVar[str]
-
-    def forward(self, batch: LabeledBatch) -> dict[str, Tensor]:
-        """Return the sums of a batch, see `prediction_sums`; that of the losses is named by `objective`."""
-        return prediction_sums(self.objective, self.logits(batch), batch.labels)
-
-    @classmethod
-    def loss(cls, sums: dict[str, Tensor], num_labels: int, num_tokens: int) -> Tensor:
-        """Return the part of a batch in the loss of a step, a scalar.
-
-        sums: as returned by `forward`. num_labels, num_tokens: number of labels and of all tokens of the
-        whole step, which may consist of several batches on several processes.
-        """
-        return sums[cls.objective] / num_labels
-
-
-class MaskedLM(TokenPrediction):
-    """Masked language modeling with an encoder and a head. Logits are computed for the masked tokens only."""
-
     head: MaskedLMHead
-    objective = "mlm"
 
     def __init__(self, encoder: BaseEncoder, head: MaskedLMHead | None = None, head_layout: int = 0):
         """Put the encoder and the head together.
@@ -149,7 +128,18 @@ class MaskedLM(TokenPrediction):
         return self.head(masked, self.encoder.embeddings.word.weight)
 
     def forward(self, batch: LabeledBatch) -> dict[str, Tensor]:
-        return super().forward(batch.with_padded_labels())
+        """Return the sums of a batch, see `prediction_sums`."""
+        batch = batch.with_padded_labels()
+        return prediction_sums(self.logits(batch), batch.labels)
+
+    @classmethod
+    def loss(cls, sums: dict[str, Tensor], num_labels: int, num_tokens: int) -> Tensor:
+        """Return the part of a batch in the loss of a step, a scalar.
+
+        sums: as returned by `forward`. num_labels, num_tokens: number of labels and of all tokens of the
+        whole step, which may consist of several batches on several processes.
+        """
+        return sums["mlm"] / num_labels
 
     def architecture(self) -> str:
         """Return the name of the transformers class that opens the files of `save`."""
@@ -225,7 +215,7 @@ class ReplacedTokenDetection(nn.Module):
         is_token = packed.sentence_ids != 0  # (B, T)
         scores = self.head(hidden).float()  # (B, T)
         losses = F.binary_cross_entropy_with_logits(scores, is_replaced, reduction="none")
-        return prediction_sums("mlm", logits, batch.labels) | {
+        return prediction_sums(logits, batch.labels) | {
             "rtd": (losses * is_token).sum(),
             "rtd_correct": (((scores > 0) == (is_replaced > 0)) & is_token).sum(),
             "original": ((is_replaced == 0) & is_token).sum(),
@@ -236,7 +226,7 @@ class ReplacedTokenDetection(nn.Module):
     def loss(cls, sums: dict[str, Tensor], num_labels: int, num_tokens: int) -> Tensor:
         """Return the part of a batch in the loss of a step, a scalar.
 
-        sums, num_labels, num_tokens: see TokenPrediction.loss.
+        sums, num_labels, num_tokens: see MaskedLM.loss.
         """
         return sums["mlm"] / num_labels + cls.RTD_WEIGHT * sums["rtd"] / num_tokens
 
@@ -250,14 +240,14 @@ class ReplacedTokenDetection(nn.Module):
         self.generator.save(folder / "generator", dtype)
 
 
-def prediction_sums(name: str, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Return sums over the predicted tokens, as scalars: {name: ..., "correct": ..., "masked": their number}.
+def prediction_sums(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Return the sums over the masked tokens, as scalars: the first three at the top of this file.
 
-    name: the key of the sum of their cross-entropies, computed in float32. correct: number of tokens that are
-    predicted correctly. logits: (M, V). labels: (M,) int64, the tokens to predict, or IGNORED_LABEL.
+    The cross-entropies are computed in float32. logits: (M, V). labels: (M,) int64, the tokens to predict, or
+    IGNORED_LABEL.
     """
     return {
-        name: F.cross_entropy(logits.float(), labels, reduction="sum"),
+        "mlm": F.cross_entropy(logits.float(), labels, reduction="sum"),
         "correct": (logits.argmax(-1) == labels).sum(),
         "masked": (labels != IGNORED_LABEL).sum(),
     }
@@ -272,21 +262,15 @@ def sample_tokens(logits: Tensor) -> Tensor:
     return (logits.float() - log_exponential).argmax(-1)  # - log_exponential has a Gumbel distribution
 
 
-def objective_name(names: Iterable[str]) -> str:
-    """Return the objective by which tokens were predicted: "mlm", or "span" as in data/twins/t5."""
-    found = {name.partition("_")[0] for name in names}
-    return next((name for name in ("span",) if name in found), "mlm")
-
-
 def means_from_sums(sums: dict[str, float]) -> dict[str, float]:
     """Return the means over tokens that are logged, computed from the sums of an objective.
 
-    The keys are mlm_loss and mlm_accuracy, over the predicted tokens; and for
-    replaced-token detection rtd_loss, rtd_accuracy and rtd_baseline, over all tokens. rtd_baseline is the
-    accuracy of always predicting "original".
+    The keys are mlm_loss and mlm_accuracy, over the masked tokens; and for replaced-token detection rtd_loss,
+    rtd_accuracy and rtd_baseline, over all tokens. rtd_baseline is the accuracy of always predicting
+    "original".
     """
-    name, num_labels = objective_name(sums), max(1, sums["masked"])
-    means = {f"{name}_loss": sums[name] / num_labels, f"{name}_accuracy": sums["correct"] / num_labels}
+    num_labels = max(1, sums["masked"])
+    means = {"mlm_loss": sums["mlm"] / num_labels, "mlm_accuracy": sums["correct"] / num_labels}
     if "rtd" in sums:
         means["rtd_loss"] = sums["rtd"] / sums["tokens"]
         means["rtd_accuracy"] = sums["rtd_correct"] / sums["tokens"]

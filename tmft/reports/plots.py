@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tmft.errors import InputError, sanitize
-from tmft.pretraining.token_heads import objective_name
 from tmft.reports.comparisons import LayerComparison
 from tmft.reports.drawing import (
     COLORS,
@@ -27,7 +26,7 @@ from tmft.reports.drawing import (
     name_ticks,
     save_figure,
 )
-from tmft.reports.run_tables import is_defined, metric_name, run_speed
+from tmft.reports.run_tables import is_defined, metric_name, prediction_objective, run_speed
 from tmft.runs.sweeps import Sweep
 from tmft.training.gradient_surgery import STEPS_PER_ENTRY
 
@@ -191,7 +190,7 @@ def draw_mlm_loss(results: list[dict[str, Any]], path: Paths) -> None:
     kinds = {"rtd": ", generator", "span": ", spans of tokens"}
     lines = []
     for result in results:
-        loss = f"{objective_name(result['held_out']['after'])}_loss"
+        loss = f"{prediction_objective(result['held_out']['after'])}_loss"
         name = result["sweep"] + kinds.get(result["settings"]["task"], "")
         lines.append(held_out_line(name, result, loss))
     labels = "Tokens seen (millions)", "Loss on masked tokens (nats)"

@@ -9,7 +9,6 @@ import statistics
 from typing import Any
 
 from tmft.io.formatting import mean_and_std, percent
-from tmft.pretraining.token_heads import objective_name
 from tmft.reports.comparisons import LayerComparison
 from tmft.runs.run_result import find_score, list_score_names
 from tmft.runs.sweeps import Sweep, describe_differences
@@ -125,6 +124,15 @@ def comparison_table(comparisons: list[LayerComparison]) -> list[list[str]]:
     return lines
 
 
+def prediction_objective(means: dict[str, float]) -> str:
+    """Return the objective by which tokens were predicted: "mlm" or, as in data/twins/t5, another one.
+
+    means: those of the held-out sentences, as result.json has them.
+    """
+    losses = [name for name in means if name.endswith("_loss") and name != "rtd_loss"]
+    return losses[0].removesuffix("_loss") if losses else "mlm"
+
+
 def pretraining_table(results: list[dict[str, Any]]) -> list[list[str]]:
     """Return a table with a line per pre-training run: tokens, loss and accuracies on held-out text, speed.
 
@@ -135,7 +143,7 @@ def pretraining_table(results: list[dict[str, Any]]) -> list[list[str]]:
     lines = [[*heading, "tokens/s", "hours"]]
     for result in results:
         before, after = result["held_out"]["before"], result["held_out"]["after"]
-        objective = objective_name(after)
+        objective = prediction_objective(after)
         speed = result["tokens_seen"] / result["seconds"] if result["seconds"] else math.nan
         lines.append(
             [

@@ -35,7 +35,6 @@ from tmft.pretraining.pretraining_loop import PretrainingLog, PretrainingObjecti
 from tmft.pretraining.token_heads import (
     MaskedLM,
     ReplacedTokenDetection,
-    objective_name,
     read_mlm_head,
     read_rtd_head,
 )
@@ -257,8 +256,8 @@ def check_tokenizer(tokenizer: Tokenizer, config: EncoderConfig, run: Pretrainin
 
 
 def check_attention(config: EncoderConfig, run: PretrainingConfig) -> None:
-    """Raise InputError if tokens have to attend to later ones for the task of a run, and do not."""
-    if run.task in ("mlm", "rtd") and config.predicts_next_token:
+    """Raise InputError if tokens do not attend to later ones, as the tasks of pre-training need it."""
+    if config.predicts_next_token:
         raise InputError(
             f"task {run.task}: tokens attend only to those before them ({run.source}): for attention to both "
             'sides put "is_decoder": false into its config.json',
@@ -271,9 +270,7 @@ def progress_line(entry: PretrainingLog) -> str:
     parts = [f"step {entry.step:{len(str(entry.steps))}}/{entry.steps}"]
     for split, means in (("train", entry.train), ("held out", entry.held_out)):
         if means is not None:
-            name = objective_name(means)
-            accuracy = percent(means[f"{name}_accuracy"])
-            parts.append(f"{split} {name} {means[f'{name}_loss']:.3f} {accuracy} %")
+            parts.append(f"{split} mlm {means['mlm_loss']:.3f} {percent(means['mlm_accuracy'])} %")
             if "rtd_loss" in means:
                 accuracy, baseline = percent(means["rtd_accuracy"]), percent(means["rtd_baseline"])
                 parts[-1] += f", rtd {means['rtd_loss']:.3f} {accuracy} % (always original {baseline})"
@@ -287,11 +284,9 @@ def progress_line(entry: PretrainingLog) -> str:
 def summary_line(log: list[PretrainingLog]) -> str:
     """Return the last line of a run: loss and accuracy on held-out text, before and after training."""
     before, after = log[0].held_out, log[-1].held_out
-    loss, accuracy = (f"{objective_name(after)}_{metric}" for metric in ("loss", "accuracy"))
-    predicted = "masked"
     return (
-        f"held out: loss {before[loss]:.3f} -> {after[loss]:.3f}, "
-        f"{predicted} tokens right {percent(before[accuracy])} -> {percent(after[accuracy])} %"
+        f"held out: loss {before['mlm_loss']:.3f} -> {after['mlm_loss']:.3f}, "
+        f"masked tokens right {percent(before['mlm_accuracy'])} -> {percent(after['mlm_accuracy'])} %"
     )
 
 

@@ -271,7 +271,7 @@ class Checkpointing(Callback):
     """Callback that resumes an interrupted run, and saves the state of the run every SAVE_INTERVAL seconds.
 
     It comes before the callbacks that use the weights and random states that it restores, and after those
-    whose state a checkpoint needs as it is at the end of the step: Tracker and QuantizedWeights.
+    whose state a checkpoint needs as it is at the end of the step, such as QuantizedWeights.
     """
 
     def __init__(self, checkpoint: TrainingCheckpoint):

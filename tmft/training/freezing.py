@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from tmft.callbacks import Callback, LoopState
-from tmft.errors import InputError
 from tmft.packing import PackedBatch
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.training_task import Batch, PackedEmbedder
@@ -20,22 +19,16 @@ class FreezeLayers(Callback):
     the output of the last frozen layer never changes.
     num_frozen: the number of frozen layers, counted from the embeddings; 0 freezes the embeddings alone, -1
         the whole encoder; the attribute freezes_all says whether it is frozen.
-    Raises InputError if a layer above the frozen ones is a repetition of one of them, as in ALBERT.
     Make it before `fit` is called, because `fit` trains the weights that require a gradient at that time. All
     weights require a gradient again when the training ends.
     """
 
     def __init__(self, model: SentenceEncoder, num_frozen: int):
         encoder = model.encoder
-        bottom = encoder.bottom_modules(max(0, num_frozen))
         self.freezes_all = num_frozen < 0 or num_frozen >= len(encoder.layers)
-        self.frozen_modules: list[nn.Module] = [encoder] if self.freezes_all else bottom
-        if not self.freezes_all and any(module in bottom for module in encoder.layers[num_frozen:]):
-            raise InputError(
-                f"freeze_layers {num_frozen}: later layers have the same weights as these: choose 0 (the "
-                "embeddings alone) or -1 (the whole encoder)",
-                "freeze_layers",
-            )
+        self.frozen_modules: list[nn.Module] = (
+            [encoder] if self.freezes_all else encoder.bottom_modules(num_frozen)
+        )
         for module in self.frozen_modules:
             module.requires_grad_(False)
 
