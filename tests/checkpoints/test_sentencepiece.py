@@ -99,15 +99,6 @@ def test_a_model_that_is_not_unigram_is_refused(tmp_path, model_type, name):
     assert f"is a {name} model: only unigram models are supported" in refused(tmp_path / "spm.model", content)
 
 
-def test_an_unk_id_without_a_piece_is_refused(tmp_path):
-    piece = b"\x0a\x01a\x15" + struct.pack("<f", -1.0)
-    trainer = b"\xc0\x02\x07"  # field 40, unk_id, is 7
-    content = b"".join(
-        [b"\x0a", bytes([len(piece)]), piece, b"\x12", bytes([len(trainer)]), trainer, b"\x1a\x00"]
-    )
-    assert "there are 1 pieces, but the unknown token has id 7" in refused(tmp_path / "spm.model", content)
-
-
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), -float("inf")])
 def test_a_score_that_is_no_number_is_refused(tmp_path, score):
     piece = b"\x0a\x01a\x15" + struct.pack("<f", score)

@@ -319,7 +319,7 @@ WRONG = {
     "merges of three parts": (changed(**{"merges.txt": "a b\na b c\n"}), "merges.txt cannot be"),
     "merges of other tokens": (changed(**{"merges.txt": "the🎈 b\n"}), "merges.txt .*out of vocabulary"),
     "merges in no UTF-8": (changed(**{"merges.txt": b"\xff\xfe"}), "merges.txt cannot be read"),
-    "no vocabulary": (changed(vocab={}), "merges.txt cannot be read .no vocabulary"),
+    "no vocabulary": (changed(vocab={}), "merges.txt cannot be read"),
     "ids that are none": (changed(vocab={"a": -1}), "cannot be read .*Vocab.*number too small"),
     "a list": (changed(vocab=["a"]), "vocab.json cannot be read .*holds a list"),
     "a token that is no text": (changed(special_tokens_map={"pad_token": 1}), "special_tokens_map.json"),

@@ -221,7 +221,7 @@ def save_bin(folder: Path, zipped: bool) -> None:
 
 
 def save_tokenizer_json(folder: Path, kind: str) -> None:
-    """Save a tokenizer.json of a BERT, a T5, a DeBERTa, or with byte pairs and other parts of tokenizers."""
+    """Save a tokenizer.json of a BERT, a T5 or a DeBERTa."""
     if kind == "bert":
         shipped = ROOT / "data" / "twins" / "mlm-then-rtd"
         content = json.loads((shipped / "tokenizer.json").read_text())
@@ -229,42 +229,12 @@ def save_tokenizer_json(folder: Path, kind: str) -> None:
         (folder / "tokenizer.json").write_text(json.dumps(content))
         shutil.copy(shipped / "tokenizer_config.json", folder)
         return
-    if kind in ("t5", "deberta"):
-        save_family(folder, {"t5": "t5", "deberta": "deberta-v2"}[kind])
-        files = tokenizer_to_files(load_tokenizer(folder), 64)
-        shutil.rmtree(folder)
-        folder.mkdir()
-        for name, text in files.items():
-            (folder / name).write_text(text)
-        return
-    letters = ["[PAD]", "[CLS]", "[SEP]", *"abcdeĠ"]
-    content = {
-        "version": "1.0",
-        "truncation": {"direction": "Right", "max_length": 9, "strategy": "LongestFirst", "stride": 2},
-        "padding": {"strategy": "BatchLongest", "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
-                    "pad_type_id": 0, "pad_token": "[PAD]"},
-        "added_tokens": [
-            {"id": n, "content": letters[n], "single_word": False, "lstrip": False, "rstrip": False,
-             "normalized": False, "special": True} for n in range(3)],
-        "normalizer": {"type": "Sequence", "normalizers": [
-            {"type": "NFKC"}, {"type": "Prepend", "prepend": "_"}, {"type": "StripAccents"},
-            {"type": "Replace", "pattern": {"Regex": "\\s+"}, "content": " "},
-            {"type": "Strip", "strip_left": True, "strip_right": True}]},
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
-            {"type": "Split", "pattern": {"Regex": "[a-c]+| ?\\p{L}+"}, "behavior": "Isolated",
-             "invert": False},
-            {"type": "Digits", "individual_digits": True}, {"type": "FixedLength", "length": 5},
-            {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}]},
-        "post_processor": {"type": "Sequence", "processors": [
-            {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-            {"type": "BertProcessing", "sep": ["[SEP]", 2], "cls": ["[CLS]", 1]}]},
-        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "",
-                  "end_of_word_suffix": "", "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
-                  "vocab": {letter: n for n, letter in enumerate([*letters, "ab", "abc"])},
-                  "merges": [["a", "b"], ["ab", "c"]]},
-    }  # fmt: skip
-    (folder / "tokenizer.json").write_text(json.dumps(content))
+    save_family(folder, {"t5": "t5", "deberta": "deberta-v2"}[kind])
+    files = tokenizer_to_files(load_tokenizer(folder), 64)
+    shutil.rmtree(folder)
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text)
 
 
 # ------------------------------------------------------------------------------------------------- data sets
@@ -426,7 +396,6 @@ READERS = {
     "tokenizer.json": Reader(partial(save_tokenizer_json, kind="bert"), load_and_tokenize),
     "tokenizer.json t5": Reader(partial(save_tokenizer_json, kind="t5"), load_and_tokenize),
     "tokenizer.json deberta": Reader(partial(save_tokenizer_json, kind="deberta"), load_and_tokenize),
-    "tokenizer.json bpe": Reader(partial(save_tokenizer_json, kind="bpe"), load_and_tokenize),
     "encode_file": Reader(interrupt_encoding, resume_encoding, ("part-0-of-1",)),
     "state.pt": Reader(
         lambda folder: load_checkpoint(folder).save(step=1), lambda folder: load_checkpoint(folder).restore()

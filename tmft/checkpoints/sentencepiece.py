@@ -30,7 +30,6 @@ from tmft.errors import InputError
 VARINT, EIGHT_BYTES, LENGTH, FOUR_BYTES = 0, 1, 2, 5  # wire types
 CONTROL, USER_DEFINED = 3, 4  # types of pieces: tokens such as [CLS]; symbols that are never split
 MAX_SENTINELS = 10_000  # upper bound of the number of T5's sentinels, the tokens <extra_id_N>
-MAX_PIECE_LENGTH = 10_000  # characters; with much longer pieces the tokenizers library overflows the stack
 MODEL_TYPES = {1: "unigram", 2: "BPE", 3: "word", 4: "char"}
 
 
@@ -65,10 +64,7 @@ def read_spm(path: Path) -> SentencePieceModel:
             (score,) = struct.unpack("<f", piece.get((2, FOUR_BYTES), bytes(4)))
             if not math.isfinite(score):
                 raise ValueError(f"the score of piece {len(pieces)} is {score}")
-            text = piece[1, LENGTH].decode()
-            if len(text) > MAX_PIECE_LENGTH:
-                raise ValueError(f"piece {len(pieces)} has {len(text)} characters")
-            pieces.append((text, score))
+            pieces.append((piece[1, LENGTH].decode(), score))
             types.append(piece.get((3, VARINT), 1))
         else:
             specs[key] = value
@@ -81,21 +77,7 @@ def read_spm(path: Path) -> SentencePieceModel:
             f"{path} is a {model_type} model: only unigram models are supported; open the checkpoint once in "
             "transformers and save it, which writes tokenizer.json"
         )
-    unk_id = trainer.get((40, VARINT), 0)
-    if unk_id >= len(pieces):
-        raise ValueError(f"there are {len(pieces)} pieces, but the unknown token has id {unk_id}")
-    return SentencePieceModel(pieces, types, unk_id, normalizer.get((2, LENGTH), b""))
-
-
-def check_character_map(data: bytes) -> None:
-    """Raise ValueError if a character map is shorter than its first four bytes say.
-
-    The library would allocate as much memory as they say. It detects other damage itself. data: the map, b""
-    if there is none: the size of a trie in bytes, the trie, and the replacements in UTF-8.
-    Source: github.com/s-yata/darts-clone.
-    """
-    if data and 4 + int.from_bytes(data[:4], "little") > len(data):
-        raise ValueError("a damaged character map")
+    return SentencePieceModel(pieces, types, trainer.get((40, VARINT), 0), normalizer.get((2, LENGTH), b""))
 
 
 def parse_protobuf(data: bytes) -> Iterator[tuple[tuple[int, int], Any]]:
@@ -223,7 +205,6 @@ def t5_tokenizer_from_spm(folder: Path, config: TokenizerConfig) -> tokenizers.T
     sentinels = [f"<extra_id_{n}>" for n in reversed(range(num_sentinels))]
 
     model = read_spm(folder / "spiece.model")
-    check_character_map(model.character_map)
     pieces = model.pieces + [(sentinel, 0.0) for sentinel in sentinels]
     normalizer = make_character_map_normalizer(model.character_map)
     prefix_space = config.flag("add_prefix_space", True)

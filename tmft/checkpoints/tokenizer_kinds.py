@@ -17,7 +17,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, pro
 
 from tmft.checkpoints.sentencepiece import deberta_tokenizer_from_spm, t5_tokenizer_from_spm
 from tmft.checkpoints.tokenizer_config import TokenizerConfig
-from tmft.checkpoints.tokenizer_json import check_tokenizer_content, iter_objects, unigram_tokenizer_from_json
+from tmft.checkpoints.tokenizer_json import iter_objects, unigram_tokenizer_from_json
 from tmft.io.files import read_json
 
 BERT_UNCASED = normalizers.BertNormalizer(
@@ -185,9 +185,7 @@ def read_byte_pairs(folder: Path, config: TokenizerConfig) -> tokenizers.Tokeniz
             if line and not line.startswith("#version"):
                 first, second = line.split(" ")  # the two parts of a token
                 merges.append((first, second))
-    vocabulary = read_json(folder / "vocab.json")
-    check_tokenizer_content({"model": {"vocab": vocabulary}})
-    backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges))
+    backend = tokenizers.Tokenizer(models.BPE(read_json(folder / "vocab.json"), merges))
     set_roberta_pre_tokenizer(backend, config)
     return backend
 
