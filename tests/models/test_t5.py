@@ -33,7 +33,17 @@ V10 = {  # as google-t5/t5-base says it, but small, and three heads of 12
     "layer_norm_epsilon": 1e-6,
     "is_encoder_decoder": True,
 }
-VARIANTS = {"version 1.0": {}, "version 1.1": {"feed_forward_proj": "gated-gelu"}}
+VARIANTS = {
+    "version 1.0": {},
+    "version 1.1": {"feed_forward_proj": "gated-gelu"},
+    "heads narrower than D": {"d_kv": 5, "feed_forward_proj": "gated-gelu"},
+    "heads wider than D": {"d_kv": 17, "num_heads": 5},
+    "gated silu": {"feed_forward_proj": "gated-silu"},
+    "exact gelu, no gate": {"feed_forward_proj": "gelu"},
+    "few buckets": {"relative_attention_num_buckets": 9, "relative_attention_max_distance": 20},
+    "mt5": {"model_type": "mt5", "feed_forward_proj": "gated-gelu"},
+    "umt5": {"model_type": "umt5", "feed_forward_proj": "gated-gelu"},
+}
 
 
 def build(kind: str, **changes):
