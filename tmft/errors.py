@@ -3,7 +3,6 @@
 import difflib
 import math
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Integral, Real
@@ -78,11 +77,6 @@ def sanitize(text: str, max_length: int = 1500) -> str:
     """
     text = "".join(char if char.isprintable() else "?" for char in text)
     return text if len(text) <= max_length else f"{text[: max_length // 2]} ... {text[-max_length // 2 :]}"
-
-
-def has_control_characters(text: str) -> bool:
-    """Return whether a text has control characters, or halves of characters (surrogates)."""
-    return any(unicodedata.category(char) in ("Cc", "Cs") for char in text)
 
 
 def short_repr(value: object) -> str:

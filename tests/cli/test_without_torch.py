@@ -48,7 +48,6 @@ ROWS = [  # what runs, its arguments, the code of its exit, the last line on std
     (TMFT, ["encode"], 2, f"tmft encode: this command {NEEDS}"),
     (TMFT, ["encode", "README.md"], 2, "tmft encode: 'README.md' is a file or folder, and no text: "),
     (TMFT, ["encode", " "], 2, "tmft encode: the text is empty: give a sentence"),
-    (TMFT, ["encode", "a\x1bb"], 2, "tmft encode: argument 'a\\x1bb' has control characters: "),
     ("from tmft import SentenceEncoder", [], 1, f"ImportError: SentenceEncoder {NEEDS}"),
     ("from tmft import fine_tune", [], 1, f"ImportError: fine_tune {NEEDS}"),
     *(

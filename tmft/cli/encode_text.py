@@ -5,7 +5,6 @@ It is that of `SentenceEncoder.from_pretrained("tiny")`, which needs torch, and 
 
 import os
 
-from tmft.cli.parser import check_characters
 from tmft.errors import InputError, short_repr
 from tmft.export.numpy_encoder import Encoder
 from tmft.io.paths import PACKAGE_DATA
@@ -13,7 +12,6 @@ from tmft.io.paths import PACKAGE_DATA
 
 def print_embedding(text: str) -> None:
     """Print the embedding of a text as a list in JSON, on one line."""
-    check_characters([text])
     if not text.strip():
         raise InputError("the text is empty: give a sentence")
     if os.path.exists(text):

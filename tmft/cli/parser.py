@@ -8,22 +8,12 @@ import shlex
 import signal
 import sys
 import textwrap
-import threading
-from collections.abc import Callable, Container, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
-from tmft.cli import stop_while_importing
-from tmft.errors import InputError, did_you_mean, has_control_characters, sanitize, short_repr
-from tmft.io.files import is_utf8_string
-
-try:
-    import fcntl
-except ImportError:  # Windows has no fcntl
-    fcntl = None  # type: ignore[assignment]  # there is no type for a module or None
-
+from tmft.errors import InputError, did_you_mean, sanitize
 
 # Errors of the system that a path of the user can cause, such as a folder that may not be entered.
 PATH_ERRORS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS, errno.ENOTDIR)
@@ -104,7 +94,6 @@ class CommandLineParser(argparse.ArgumentParser):
     def parse_args(self, argv: Sequence[str] | None = None) -> argparse.Namespace:  # type: ignore[override]  # no namespace
         """Parse argv, by default that of the process; suggest the most similar option for an unknown one."""
         argv = list(sys.argv[1:] if argv is None else argv)
-        check_characters(argv)
         args, unknown = self.parse_known_args(argv)
         if unknown:
             known = [option.lstrip("-") for option in self._option_string_actions]
@@ -204,7 +193,6 @@ def default_command(script: str, default_argv: list[str], argv: list[str]) -> li
 
     Absolute paths among default_argv become relative. The options of the user come last, and take precedence.
     """
-    check_characters(argv)
     argv = [*(os.path.relpath(word) if os.path.isabs(word) else word for word in default_argv), *argv]
     if os.environ.get("RANK", "0") == "0":  # only one of several processes prints
         print(f"{program_name(script)} {shlex.join(argv)}")
@@ -217,48 +205,32 @@ def program_name(script: str) -> str:
     return f"tmft {script.removesuffix('.py')}" if is_installed else f"python {script}"
 
 
-def check_characters(argv: Iterable[str]) -> None:
-    """Raise InputError if an argument is not UTF-8, or has control characters other than a tab or a line end.
-
-    A terminal would obey control characters, such as those in a name of a folder that came from elsewhere.
-    """
-    for argument in argv:
-        if not is_utf8_string(argument):
-            raise InputError(f"argument {short_repr(argument)} is not text in UTF-8: write it in UTF-8")
-        if has_control_characters(argument.replace("\t", "").replace("\n", "")):
-            raise InputError(f"argument {short_repr(argument)} has control characters: remove or rename them")
-
-
 def run_command(main: Callable[[], None]) -> None:
     """Run a command. An InputError becomes one line on stderr and exit code 2; a bug keeps its traceback.
 
-    The line begins with the name of the command, the last part of sys.argv[0]. If stdout is closed, the
-    command does not begin, because its results would be lost; if stderr is closed, the line goes to stdout.
+    The line begins with the name of the command, the last part of sys.argv[0]. Characters that the encoding
+    of stdout does not have are escaped.
     """
     stop_signals.clear()
     if hasattr(signal, "SIGTERM"):  # not on every platform
         signal.signal(signal.SIGTERM, on_stop_signal)
-    handlers = signal.default_int_handler, stop_while_importing
-    if signal.getsignal(signal.SIGINT) in handlers:  # not ignored, as in the background
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as in the background
         signal.signal(signal.SIGINT, on_stop_signal)
-    messages = sys.stderr or sys.stdout
-    is_stdout_open = can_write(sys.stdout)
-    open_standard_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
     def end(message: str, code: int) -> NoReturn:
-        print_message(f"{Path(sys.argv[0]).name}: {message}", messages)
+        print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
         sys.exit(code)
 
     try:
-        if not is_stdout_open:
-            raise InputError("standard output is closed: send it to a file, a pipe or /dev/null")
         run_until_stopped(main)
-        sys.stdout.flush()
+        print(end="", flush=True)
     except InputError as error:
         end(error.as_cli_message(), 2)
     except KeyboardInterrupt as error:
         reason = f": {sanitize(str(error))}" if str(error) else ""
-        print_message("", messages)
+        print(file=sys.stderr)
         end(f"stopped{reason}", 130)
     except BrokenPipeError:  # the reading process, such as head, has closed the pipe
         discard_stdout()
@@ -272,40 +244,6 @@ def run_command(main: Callable[[], None]) -> None:
             raise
         discard_stdout()
         end("the disk that the output is written to is full", 2)
-
-
-def can_write(file: TextIO | None) -> bool:
-    """Return whether a standard stream is open and can be written; Python has None for one that is closed."""
-    if file is None:
-        return False
-    try:
-        mode = fcntl.fcntl(file.fileno(), fcntl.F_GETFL) & os.O_ACCMODE if fcntl else os.O_WRONLY
-    except (OSError, ValueError, AttributeError):  # it has no file descriptor, as in a notebook
-        return True
-    return mode != os.O_RDONLY
-
-
-def open_standard_streams() -> None:
-    """Open /dev/null in place of standard output and error where they are closed, and under number 0 to 2.
-
-    Otherwise the first files that the command opens would get their numbers, and a library that prints would
-    write into them. Characters that the encoding of stdout does not have are escaped.
-    """
-    closed = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
-    for _ in closed:
-        descriptor = os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
-        if descriptor > 2:
-            os.close(descriptor)
-    for name in {"stdout", "stderr"}.intersection(closed):
-        setattr(sys, name, open(os.devnull, "w", encoding="utf-8", newline="\n"))
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")
-
-
-def print_message(message: str, file: TextIO | None) -> None:
-    """Print a line to stderr or what takes its place; if it cannot be written, the exit code has to do."""
-    with suppress(OSError, ValueError):
-        print(message, file=file or open(os.devnull, "w", encoding="utf-8", newline="\n"), flush=True)
 
 
 def discard_stdout() -> None:
@@ -322,24 +260,11 @@ def on_stop_signal(signal_number: int, frame: FrameType | None) -> None:
 def run_until_stopped(main: Callable[[], None]) -> None:
     """Run a command. An exception after a signal to stop is raised as KeyboardInterrupt, which it stems from.
 
-    Libraries may turn a KeyboardInterrupt into an exception of their own, or fail later because it ended an
-    import of theirs, as torch does in an export to ONNX. Python drops the exceptions of callbacks, such as
-    those that end an import: the signal is then sent once more.
+    Libraries may turn a KeyboardInterrupt into an exception of their own, as torch does in an export to ONNX.
     """
-    default_hook = sys.unraisablehook
-
-    def stop_again(unraisable: Any) -> None:
-        if stop_signals and isinstance(unraisable.exc_value, KeyboardInterrupt):
-            threading.Timer(0.01, signal.raise_signal, [stop_signals[-1]]).start()
-        else:
-            default_hook(unraisable)
-
-    sys.unraisablehook = stop_again
     try:
         main()
     except Exception:
         if stop_signals:
             raise KeyboardInterrupt from None
         raise
-    finally:
-        sys.unraisablehook = default_hook

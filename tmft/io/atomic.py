@@ -8,7 +8,7 @@ import socket
 import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -277,26 +277,3 @@ def is_same_file(a: Path, b: Path) -> bool:
         return a.samefile(b)
     except (OSError, ValueError):  # one of them does not exist, or is no path, such as a hub id
         return False
-
-
-def make_private_folder(folder: Path) -> None:
-    """Create a folder that only this user can enter, or check that an existing one belongs to this user.
-
-    Other users then cannot put a symbolic link there, through which a file of this user would be written.
-    Raises InputError if it is a symbolic link, no folder, or somebody else's.
-    """
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-        state = folder.lstat()
-        if not stat.S_ISDIR(state.st_mode):
-            raise InputError(f"{folder} is no folder: remove it, or write to another place")
-        with tempfile.TemporaryFile(dir=folder) as file:  # it belongs to this user, whatever the file system
-            owner = os.fstat(file.fileno()).st_uid
-    except OSError as error:
-        raise InputError(
-            f"cannot write into {folder} ({describe_error(error)}): check space and permissions"
-        ) from None
-    if state.st_uid != owner:
-        raise InputError(f"{folder} belongs to another user: write to another place")

@@ -38,8 +38,6 @@ def read_lines(path: Path, encoding: str = "") -> Iterator[str]:
         )
     with text_errors(path, encoding):
         if path == STDIN:
-            if sys.stdin is None:
-                raise InputError("standard input is closed: name a text file")
             if isinstance(sys.stdin, io.TextIOWrapper):  # a notebook replaces it by another class
                 sys.stdin.reconfigure(encoding="utf-8", newline="\n")
             file = nullcontext(sys.stdin)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tmft.data import Examples
-from tmft.errors import InputError, describe_error, has_control_characters, sanitize
+from tmft.errors import InputError, describe_error, sanitize
 from tmft.io.atomic import FolderInUseError, check_output_folder, folder_lock, is_same_file
 from tmft.io.distributed import Processes
 from tmft.io.files import is_file
@@ -44,10 +44,7 @@ def make_folder(folder: Path) -> None:
 def check_run_name(name: str | None) -> None:
     """Raise InputError if the name of a run cannot be the name of a single folder."""
     if name is not None and (
-        not name.strip()
-        or name.startswith(".")
-        or not set(name).isdisjoint("/\\")
-        or has_control_characters(name)
+        not name.strip() or name.startswith(".") or not name.isprintable() or not set(name).isdisjoint("/\\")
     ):
         raise InputError(f"run_name {name!r}: use letters and digits, not a path", "run_name")
 

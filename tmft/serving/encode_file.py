@@ -36,7 +36,7 @@ import numpy as np
 
 from tmft.device import progress_bar
 from tmft.errors import InputError, describe_error
-from tmft.io.atomic import check_regular, folder_lock, make_private_folder, write_file
+from tmft.io.atomic import check_regular, folder_lock, write_file, writing
 from tmft.io.distributed import Processes
 from tmft.io.files import reading
 from tmft.io.tables import check_pyarrow, read_texts, read_texts_and_values, table_kind
@@ -160,7 +160,8 @@ def parts_folder(folder: Path, processes: Processes) -> Iterator[Path]:
     """
     lock: AbstractContextManager = nullcontext()
     if processes.rank == 0:
-        make_private_folder(folder)
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         lock = folder_lock(folder, "write to another file with `out`", "out")
     with lock:
         processes.barrier()
