@@ -114,16 +114,3 @@ def test_the_rows_of_engines_on_the_page_are_those_of_the_measurements():
     page = (ROOT / "docs/speed.md").read_text(encoding="utf-8")
     shown = page.partition("| engine |")[2].partition("\n\n")[0].split("\n")[2:]
     assert len(shown) > 10 and set(shown) <= set(module.table(content).split("\n"))
-
-
-def test_the_table_and_the_figure_of_students(tiny_folder, tiny_data, tmp_path, monkeypatch, capsys):
-    module = pytest.importorskip("students")
-    monkeypatch.setattr(module, "STS", ("stsb",))
-    tiny_data.rename(tmp_path / "stsb")
-    line = ["students.py", f"first layers={tiny_folder}@1", f"teacher={tiny_folder}", "--rounds", "1"]
-    options = ["--data-root", str(tmp_path), "--sentences", "4", "--out", str(tmp_path / "students.svg")]
-    monkeypatch.setattr(sys, "argv", [*line, *options])
-    module.main()
-    printed = capsys.readouterr().out
-    assert "first layers 1: " in printed and "teacher 4: " in printed
-    assert "first layers" in (tmp_path / "students.svg").read_text(encoding="utf-8")
