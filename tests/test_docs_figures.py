@@ -1,9 +1,13 @@
 """The figures of docs/: their text is text, each says what it shows, and stands on a page."""
 
+import json
 import re
 
+import numpy as np
 import pytest
 from conftest import ROOT, load_script
+
+from tmft.runs.sweeps import load_published_scores
 
 FIGURES = sorted((ROOT / "docs").rglob("*.svg"))
 
@@ -33,3 +37,27 @@ def test_the_first_figure_shows_the_rows_of_the_table_of_students():
         r'<text x="([\d.]+)" y="[\d.]+" font-size="(\d+)" text-anchor="start"[^>]*>([^<]+)', shown
     ):
         assert float(at) + 0.5 * int(size) * len(label) < drawing.WIDTH, label
+
+
+OBJECTIVES = json.loads((ROOT / "docs/objectives.json").read_text("utf-8"))["fine_tuned"]["stsb"]
+
+
+def test_the_figure_of_the_method_shows_the_scores_of_the_authors_and_of_the_twins():
+    hero = load_script("docs/hero.py")
+    assert (ROOT / "docs/method.svg").read_text("utf-8") == hero.hero()
+    electra = hero.published_scores("google/electra-base-discriminator")
+    assert electra == load_published_scores()["electra-base-discriminator", "stsb", ""]
+    for objective in ("mlm", "rtd", "clm"):
+        test, best = hero.our_scores(objective)
+        assert len(test) == 9 and 0 < best < 8
+        assert test == pytest.approx(np.mean([*OBJECTIVES[objective]["test"].values()], axis=0))
+        dev = np.mean([*OBJECTIVES[objective]["dev"].values()], axis=0)
+        assert dev[best] == dev.max()
+
+
+def test_the_table_of_objectives_has_the_scores_that_were_measured():
+    page = (ROOT / "docs/results.md").read_text("utf-8").replace("**", "")
+    for scores in OBJECTIVES.values():
+        test, dev = (np.array([*scores[split].values()]) for split in ("test", "dev"))  # (runs, layers)
+        for mean, std, dev_mean in zip(test.mean(0), test.std(0, ddof=1), dev.mean(0), strict=True):
+            assert f"| {mean:.2f} ± {std:.2f} ({dev_mean:.2f}) |" in page
