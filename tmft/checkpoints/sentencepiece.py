@@ -29,7 +29,6 @@ from tmft.errors import InputError
 
 VARINT, EIGHT_BYTES, LENGTH, FOUR_BYTES = 0, 1, 2, 5  # wire types
 CONTROL, USER_DEFINED = 3, 4  # types of pieces: tokens such as [CLS]; symbols that are never split
-MAX_SENTINELS = 10_000  # upper bound of the number of T5's sentinels, the tokens <extra_id_N>
 MODEL_TYPES = {1: "unigram", 2: "BPE", 3: "word", 4: "char"}
 
 
@@ -199,10 +198,7 @@ def t5_tokenizer_from_spm(folder: Path, config: TokenizerConfig) -> tokenizers.T
     of a piece is its number in the file. The sentinels, which are not in the file, get the next ids, in
     descending order: <extra_id_99> first.
     """
-    num_sentinels = config.content.get("extra_ids", 100)
-    if not (isinstance(num_sentinels, int) and 0 <= num_sentinels <= MAX_SENTINELS):
-        raise ValueError(f"extra_ids is {num_sentinels!r}, not 0 to {MAX_SENTINELS} tokens <extra_id_N>")
-    sentinels = [f"<extra_id_{n}>" for n in reversed(range(num_sentinels))]
+    sentinels = [f"<extra_id_{n}>" for n in reversed(range(config.content.get("extra_ids", 100)))]
 
     model = read_spm(folder / "spiece.model")
     pieces = model.pieces + [(sentinel, 0.0) for sentinel in sentinels]

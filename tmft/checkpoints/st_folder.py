@@ -19,7 +19,7 @@ from torch import Tensor
 from tmft.checkpoints.save import save_tensors
 from tmft.embedding.prompts import NO_PROMPTS
 from tmft.errors import InputError, did_you_mean, short_repr
-from tmft.io.files import UnsupportedError, get_typed, is_plain_name, is_utf8_string
+from tmft.io.files import UnsupportedError, get_typed, is_plain_name
 from tmft.pooling import POOLINGS
 
 TMFT_FORMAT = 1  # of tmft.json; another number means that its keys have another meaning
@@ -31,8 +31,6 @@ STATIC_EMBEDDING = "StaticEmbedding"  # the module that takes the place of Trans
 WORD_WEIGHTS = "WordWeights"  # the module with a weight for each word of the vocabulary
 HEAD_MODULES = ("Dense", "LayerNorm", "Normalize")  # the modules after the pooling that tmft can run
 OWN_PACKAGE = "sentence_transformers."  # what the class of a module that tmft can run begins with
-MAX_POOLING_NAME_LENGTH = 200  # characters of a name such as max+mean
-MAX_MODULES = 50  # of one model; the files of each of them are requests to the hub
 
 # For each file the keys that it may have. The values are those under which the result is the same as without
 # the key; None: the key is read. Everything else is refused (check_known_keys), since sentence-transformers
@@ -244,8 +242,6 @@ class ModuleEntry(NamedTuple):
 
 def parse_modules(entries: list[dict[str, Any]]) -> list[ModuleEntry]:
     """Return the modules that a modules.json lists; each is in the folder itself or directly below it."""
-    if len(entries) > MAX_MODULES:
-        raise ValueError(f"it lists {len(entries)} modules, at most {MAX_MODULES} are supported")
     modules = []
     names = [str(entry["name"]) for entry in entries if entry.get("name") is not None]
     if repeated := [name for name in names if names.count(name) > 1]:  # the last one alone would be run
@@ -305,8 +301,6 @@ def parse_tmft_json(content: dict[str, Any]) -> dict[str, Any]:
 def parse_prompts(content: dict[str, Any]) -> dict[str, Any]:
     """Return the prompts and the name of the default prompt, which both files may state."""
     texts = get_typed(content, "prompts", dict) or {}
-    if not all(map(is_utf8_string, texts)):
-        raise ValueError("the name of a prompt is not in UTF-8")
     prompts = {key: get_typed(texts, key, str) or "" for key in texts}
     return {"prompts": prompts, "default_prompt_name": get_typed(content, "default_prompt_name", str)}
 
@@ -340,9 +334,7 @@ def parse_pooling_config(content: dict[str, Any]) -> dict[str, Any]:
         for name in CONCAT_ORDER
         if get_typed(content, POOLINGS[name].sentence_transformers_key or "", bool)
     ]
-    if not isinstance(names, str) and not (isinstance(names, list) and all(map(is_utf8_string, names))):
-        raise TypeError(f"pooling_mode is {short_repr(names)}, not a name or a list of names")
-    names = names.split("+") if isinstance(names, str) else names
+    names = names.split("+") if isinstance(names, str) else list(names)
     if unknown := [name for name in names if name not in POOLINGS]:
         raise ValueError(f"the pooling {short_repr(unknown[0])} is not known to tmft")
     return {
@@ -373,8 +365,6 @@ def merge_settings(
     settings = ModelSettings(**st_config | pooling_config | tmft_json | transformer_config)
     settings.prompts = NO_PROMPTS | st_config["prompts"] | tmft_json["prompts"]
     settings.pooling = settings.pooling or pooling_config.get("pooling")
-    if settings.pooling and len(settings.pooling) > MAX_POOLING_NAME_LENGTH:
-        raise ValueError(f"a pooling {short_repr(settings.pooling)} of too long a name")
     if settings.default_prompt_name is None:
         settings.default_prompt_name = st_config["default_prompt_name"]
     if (default := settings.default_prompt_name) is not None and default not in settings.prompts:

@@ -13,12 +13,11 @@ from typing import Any
 from tokenizers import AddedToken
 
 from tmft.errors import short_repr
-from tmft.io.files import get_typed, is_utf8_string
+from tmft.io.files import get_typed
 
 TOKENIZER_CONFIG_FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 TOKEN_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
-MAX_TOKEN_LENGTH = 10_000  # characters
 
 
 @dataclass
@@ -129,7 +128,7 @@ def parse_token(value: object, special: bool = True) -> str | AddedToken | None:
     if value is None or value == "":
         return None
     content = value.get("content") if isinstance(value, dict) else value
-    if not (is_utf8_string(content) and 0 < len(content) <= MAX_TOKEN_LENGTH):
+    if not (isinstance(content, str) and content):
         raise ValueError(f"{short_repr(value)} is no token")
     if not isinstance(value, dict):
         return content
