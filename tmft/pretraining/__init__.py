@@ -1,1 +1,1 @@
-"""Pre-training on plain text: masked, replaced or next tokens."""
+"""Pre-training on plain text: masked or replaced tokens."""
