@@ -11,12 +11,12 @@ from conftest import ROOT, SENTENCES, tiny_model
 
 from tmft import SentenceEncoder
 from tmft.cli import encode_command
-from tmft.export.quantization import VNNI, set_encode_precision
+from tmft.export.quantization import VNNI, encoder_to_int8
 from tmft.packing import uniform_batches
 
 HAS_VNNI = any(torch.cpu.get_capabilities().get(name, False) for name in VNNI)
 can_int8 = pytest.mark.skipif(not HAS_VNNI, reason="this CPU has no VNNI")
-PRECISIONS = ["fp32", "bf16", pytest.param("int8", marks=can_int8)]
+DTYPES = ["float32", "bfloat16", pytest.param("int8", marks=can_int8)]
 
 
 @pytest.fixture
@@ -32,6 +32,13 @@ def read_lines(path) -> list[str]:
     rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()[1:]]
     texts = list(dict.fromkeys(text for row in rows for text in row[:2]))
     return [*texts, *(" ".join(texts[count : 2 * count]) for count in (3, 4, 5, 8, 30)), "", "music"]
+
+
+def tiny_in(dtype: str) -> SentenceEncoder:
+    model = SentenceEncoder.from_pretrained(ROOT / "data/tiny", dtype="float32" if dtype == "int8" else dtype)
+    if dtype == "int8":
+        encoder_to_int8(model)
+    return model
 
 
 def check_reproducible(model: SentenceEncoder, texts: list[str], num_alone: int) -> None:
@@ -52,18 +59,16 @@ def check_reproducible(model: SentenceEncoder, texts: list[str], num_alone: int)
                 assert np.array_equal(embedding, expected[text]), (text, len(order), num_threads)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_sentence_has_the_same_bytes_in_any_company(precision, restored_threads):
-    model = SentenceEncoder.from_pretrained(ROOT / "data/tiny")
-    set_encode_precision(model, precision)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_sentence_has_the_same_bytes_in_any_company(dtype, restored_threads):
+    model = tiny_in(dtype)
     check_reproducible(model, read_lines(ROOT / "data/sample/test.tsv")[-150:], num_alone=5)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_real_sentences_have_the_same_bytes_in_any_company(precision, real_data, restored_threads):
-    model = SentenceEncoder.from_pretrained(ROOT / "data/tiny")
-    set_encode_precision(model, precision)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_real_sentences_have_the_same_bytes_in_any_company(dtype, real_data, restored_threads):
+    model = tiny_in(dtype)
     check_reproducible(model, read_lines(real_data / "stsb" / "test.tsv"), num_alone=30)
 
 

@@ -126,10 +126,12 @@ CONVERSIONS = {
 def open_tmft(folder: Path, precision: str) -> Encode:
     tmft_on_path()
     from tmft import SentenceEncoder
-    from tmft.export.quantization import set_encode_precision
+    from tmft.export.quantization import encoder_to_int8
 
-    model = SentenceEncoder.from_pretrained(folder)
-    set_encode_precision(model, precision)
+    dtypes = {"fp32": "float32", "bf16": "bfloat16", "int8": "float32"}
+    model = SentenceEncoder.from_pretrained(folder, dtype=dtypes[precision])
+    if precision == "int8":
+        encoder_to_int8(model)
     return model.encode
 
 

@@ -1,4 +1,4 @@
-"""--dtype of the commands that load a model to encode with it, beside --precision."""
+"""--dtype of the commands that load a model to encode with it."""
 
 import numpy as np
 import pytest
@@ -33,23 +33,23 @@ def encoded(folder, text, tmp_path, *options) -> np.ndarray:
     return np.load(out)
 
 
-def test_float32_is_the_default_and_precision_is_short_for_dtype(folder, text, tmp_path):
+def test_float32_is_the_default(folder, text, tmp_path):
     exact = encoded(folder, text, tmp_path)
     rounded = encoded(folder, text, tmp_path, "--dtype", "bfloat16")
     assert not np.array_equal(exact, rounded)
     assert_same_embeddings(rounded, exact, 0.05)
-    for options in (["--dtype", "auto"], ["--precision", "bf16"]):
-        np.testing.assert_array_equal(encoded(folder, text, tmp_path, *options), rounded)
-    for options in (["--dtype", "float32"], ["--precision", "fp32"]):
-        np.testing.assert_array_equal(encoded(folder, text, tmp_path, *options), exact)
+    np.testing.assert_array_equal(encoded(folder, text, tmp_path, "--dtype", "auto"), rounded)
+    np.testing.assert_array_equal(encoded(folder, text, tmp_path, "--dtype", "float32"), exact)
     model = SentenceEncoder.from_pretrained(folder, dtype="float16")
     np.testing.assert_array_equal(encoded(folder, text, tmp_path, "--dtype", "float16"), model.encode(LINES))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
-def test_dtype_and_precision_exclude_each_other(precision, folder, text, tmp_path):
-    with pytest.raises(InputError, match="dtype and precision: give only one of the two"):
-        encoded(folder, text, tmp_path, "--dtype", "bfloat16", "--precision", precision)
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("fp32", "float32"), ("bf16", "bfloat16"), ("int8", "int8"), ("x", "x")]
+)
+def test_the_option_of_earlier_versions_names_the_one_that_remains(precision, dtype, folder, text, tmp_path):
+    with pytest.raises(InputError, match=f"--precision {precision}: give --dtype {dtype} in its place"):
+        encoded(folder, text, tmp_path, "--precision", precision)
 
 
 def test_vectors_of_another_dtype_are_refused(folder, text, tmp_path, capsys):

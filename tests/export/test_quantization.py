@@ -10,7 +10,6 @@ from torch import nn
 
 import evaluate
 from tmft.bert import FeedForward
-from tmft.cli import export_command as export
 from tmft.errors import InputError
 from tmft.export import quantization
 from tmft.export.quantization import (
@@ -19,7 +18,8 @@ from tmft.export.quantization import (
     Int8FeedForward,
     Int8SelfAttention,
     SmoothQuantizer,
-    set_encode_precision,
+    encoder_to_int8,
+    warn_if_slow_in_bfloat16,
 )
 from tmft.io.distributed import single_process
 from tmft.serving.embedding_identity import digest_weights, name_precision
@@ -118,7 +118,7 @@ def test_queries_keys_and_values_of_one_product_are_those_of_three():
 def test_a_model_is_rounded_to_the_same_numbers_each_time_and_a_sentence_is_alone_in_its_batch():
     models = [tiny_model(), tiny_model()]
     for model in models:
-        set_encode_precision(model, "int8")
+        encoder_to_int8(model)
     assert digest_weights(models[0]) == digest_weights(models[1]) != digest_weights(tiny_model())
     assert not any(part.training for part in models[0].encoder.modules())
     embeddings = models[0].encode(SENTENCES)
@@ -127,7 +127,7 @@ def test_a_model_is_rounded_to_the_same_numbers_each_time_and_a_sentence_is_alon
         np.testing.assert_allclose(models[0].encode(sentence), embedding, atol=1e-5)
     changed = tiny_model()
     changed.encoder.layers[0].feed_forward.down.weight.data[0, 0] += 1e-3
-    set_encode_precision(changed, "int8")
+    encoder_to_int8(changed)
     assert digest_weights(changed) != digest_weights(models[0])
 
 
@@ -135,7 +135,7 @@ def test_a_model_is_rounded_to_the_same_numbers_each_time_and_a_sentence_is_alon
 def test_scales_are_fixed_where_the_activation_is_gelu_and_dynamic_elsewhere():
     for activation, kind in (("gelu", Int8FeedForward), ("relu", FeedForward)):
         model = tiny_model(hidden_act=activation)
-        set_encode_precision(model, "int8")
+        encoder_to_int8(model)
         assert all(type(layer.feed_forward) is kind for layer in model.encoder.layers)
         assert all(type(layer.attention) is Int8SelfAttention for layer in model.encoder.layers)
         assert not any(isinstance(module, nn.Linear) for module in model.encoder.layers.modules())
@@ -145,11 +145,11 @@ def test_scales_are_fixed_where_the_activation_is_gelu_and_dynamic_elsewhere():
 def test_damaged_weights_are_an_error_and_short_texts_are_enough():
     model = tiny_model()
     model.max_length = 3
-    set_encode_precision(model, "int8")
+    encoder_to_int8(model)
     model = tiny_model()
     model.encoder.layers[0].feed_forward.up.weight.data[0, 0] = float("nan")
-    with pytest.raises(InputError, match="precision int8: embeddings of random tokens .* not finite: check"):
-        set_encode_precision(model, "int8")
+    with pytest.raises(InputError, match="dtype int8: embeddings of random tokens .* not finite: check"):
+        encoder_to_int8(model)
 
 
 @can_int8
@@ -157,39 +157,35 @@ def test_damaged_weights_are_an_error_and_short_texts_are_enough():
 def test_embeddings_in_8_bits_are_near_those_in_float32(model_type):
     model = tiny_model(model_type=model_type, **SHAPES[model_type])
     exact = model.encode(SENTENCES)
-    set_encode_precision(model, "int8")
+    encoder_to_int8(model)
     assert not any(isinstance(module, nn.Linear) for module in model.encoder.layers.modules())
     rounded = model.encode(SENTENCES)
     assert rounded.dtype == np.float32 and 0.98 < cosines(exact, rounded).min() < 1 - 1e-9
 
 
-def test_bf16_is_near_and_fp32_is_the_same():
+def test_bfloat16_is_near_float32():
     model = tiny_model()
     exact = model.encode(SENTENCES)
-    set_encode_precision(model, "fp32")
-    np.testing.assert_array_equal(model.encode(SENTENCES), exact)
-    set_encode_precision(model, "bf16")
+    model.encoder.bfloat16()
     assert 0.999 < cosines(exact, model.encode(SENTENCES)).min() < 1 - 1e-9
 
 
 def test_a_cpu_without_the_instructions_says_so(monkeypatch, caplog):
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
-    with pytest.raises(InputError, match="precision int8: this CPU has no VNNI .*: choose fp32"):
-        set_encode_precision(tiny_model(), "int8")
-    set_encode_precision(tiny_model(), "bf16")
-    assert "precision bf16: this CPU has no bfloat16 instructions" in caplog.text
-    with pytest.raises(InputError, match="precision 'int4': choose one of fp32, bf16, int8"):
-        set_encode_precision(tiny_model(), "int4")
+    with pytest.raises(InputError, match="dtype int8: this CPU has no VNNI .*: choose float32"):
+        encoder_to_int8(tiny_model())
+    warn_if_slow_in_bfloat16(torch.device("cpu"))
+    assert "bfloat16: this CPU has no instructions for it" in caplog.text
 
 
 @can_int8
 def test_a_cpu_on_which_bf16_is_faster_says_so(monkeypatch, caplog):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_vnni": True})
-    set_encode_precision(tiny_model(), "int8")
+    encoder_to_int8(tiny_model())
     assert not caplog.text
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_int8": True, "amx_bf16": True})
-    set_encode_precision(tiny_model(), "int8")
-    assert "precision int8: this CPU has AMX, with which bf16 is faster" in caplog.text
+    encoder_to_int8(tiny_model())
+    assert "int8: this CPU has AMX, with which bfloat16 is faster" in caplog.text
 
 
 def test_a_file_is_not_resumed_in_another_precision(tmp_path):
@@ -202,7 +198,7 @@ def test_a_file_is_not_resumed_in_another_precision(tmp_path):
         pytest.raises(KeyboardInterrupt),
     ):
         encode_file(model, text, out, alone)
-    set_encode_precision(model, "bf16")
+    model.encoder.bfloat16()
     assert name_precision(model) == "bf16"
     with pytest.raises(InputError, match=r"embeddings of another model \(weights, precision\)"):
         encode_file(model, text, out, alone)
@@ -214,11 +210,9 @@ def test_the_command_scores_in_8_bits(tiny_folder, tiny_data, capsys):
         evaluate.main([str(tiny_folder), "--data", str(tiny_data), *more])
         return capsys.readouterr().out.splitlines()[-1]
 
-    assert scored("--precision", "int8").split()[:2] == scored().split()[:2]
+    assert scored("--dtype", "int8").split()[:2] == scored().split()[:2]
 
 
 def test_a_model_in_8_bits_is_not_saved_or_exported(tiny_folder, tmp_path):
-    with pytest.raises(InputError, match="--precision int8 and --save: weights of 8 bits cannot be saved"):
-        evaluate.main([str(tiny_folder), "--precision", "int8", "--save", str(tmp_path / "x")])
-    with pytest.raises(InputError, match="unknown option --precision"):
-        export.main([str(tiny_folder), str(tmp_path / "x"), "--precision", "int8"])
+    with pytest.raises(InputError, match="--dtype int8 and --save: weights of 8 bits cannot be saved"):
+        evaluate.main([str(tiny_folder), "--dtype", "int8", "--save", str(tmp_path / "x")])

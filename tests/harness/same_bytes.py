@@ -78,7 +78,7 @@ JOBS = {
     "from scratch": f"train --task rtd --from-scratch families/electra {PRETRAIN} --vocab-size 300 "
     "--save-fp16",
     "encode": "encode tiny text.txt --out whole.npy",
-    "encode bf16": "encode tiny text.txt --out bf16.npy --precision bf16 --truncate-dim 32",
+    "encode bf16": "encode tiny text.txt --out bf16.npy --dtype bfloat16 --truncate-dim 32",
     "encode a mix of layers": "encode twins/mlm text.txt --out mix.npy --layer 1+5 --pooling max",
     "encode words": "encode twins/mlm text.txt --out words.npy --layer word --prompt T0",
     "encode T5": "encode twins/t5 text.txt --out t5.npy --dtype bfloat16",

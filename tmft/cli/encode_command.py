@@ -2,7 +2,7 @@
 
     tmft encode "A man plays a guitar."               prints its embedding by data/tiny, without torch
     python -m tmft encode runs/<name> sentences.txt --out vectors.npy
-    python -m tmft encode runs/<name> sentences.txt.gz --out vectors.npy --precision bf16
+    python -m tmft encode runs/<name> sentences.txt.gz --out vectors.npy --dtype bfloat16
     python -m tmft encode runs/<name> reviews.csv --column text --keep-columns id --out vectors.parquet
     zcat lines.gz | python -m tmft encode runs/<name> - --out vectors.npy
     torchrun --nproc-per-node 2 -m tmft encode runs/<name> sentences.txt --out vectors.npy
@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> None:
 # fmt: off
 def parse_args(argv: list[str] | None = None) -> Namespace:
     p = CommandLineParser(__doc__)
-    add_model_options(p)
+    add_model_options(p, int8=True)
     p.add_argument("file", metavar="FILE", type=Path, help="text with a sentence per line, also .gz or .xz; "
                    "- is standard input")
     p.add_argument("--out", type=Path, metavar="FILE.npy", required=True, help="file to write, .npy or "

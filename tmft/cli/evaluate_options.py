@@ -21,7 +21,7 @@ from tmft.training_free.training_free import TrainingFreeConfig
 
 # fmt: off
 def add_evaluate_options(p: CommandLineParser) -> None:
-    add_model_options(p, "; all: score every hidden state")
+    add_model_options(p, "; all: score every hidden state", int8=True)
     p.add_argument("other", metavar="OTHER", nargs="?", help="a second model, directly after MODEL, to be "
                    "compared with it: its scores and speed with the same options, and each difference with "
                    "its 95 %% interval")
@@ -50,9 +50,8 @@ def check_evaluate_options(args: Namespace) -> None:
             raise InputError(f"{option} with two models: remove {option}, or name one model")
     if args.other and args.layer == "all":
         raise InputError("--layer all with two models: give the number of a layer, or name one model")
-    if args.precision == "int8" and args.save:
-        problem = "weights of 8 bits cannot be saved"
-        raise InputError(f"--precision int8 and --save: {problem}: remove --precision")
+    if args.dtype == "int8" and args.save:
+        raise InputError("--dtype int8 and --save: weights of 8 bits cannot be saved: remove --dtype")
     models = [args.model, args.other, *(args.interpolate or [])[:1]]
     inputs = [*models, args.data, args.data_root, args.static_from]
     check_writable(args.json, inputs=[*inputs, DATA_FOLDER])

@@ -133,7 +133,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
                        "E dimensions, and a linear map after them, to be trained further, fitted for "
                        "the tokens that are frequent in the FILE of --prune-vocabulary or, without it, come "
                        "first in the vocabulary; default: those of the model")
-    add_embedding_options(p, precision=False)
+    add_embedding_options(p, reproducible=False)
     add_task_options(p, "a sample that comes with tmft", several=False)
     args = p.parse_args(argv)
     args.dtype = args.dtype or FORMATS[args.format].dtypes[0]

@@ -4,10 +4,12 @@ They name a model and say how it embeds sentences, the tasks to score on, and wh
 training.
 """
 
+import argparse
 import math
 from argparse import Namespace, _ArgumentGroup
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
@@ -20,7 +22,7 @@ from tmft.device import choose_device
 from tmft.embedding.prompts import PROMPTS, parse_prompt
 from tmft.embedding.token_weights import check_token_weights
 from tmft.errors import InputError, check_choice
-from tmft.export.quantization import ENCODE_PRECISIONS, set_encode_precision
+from tmft.export.quantization import encoder_to_int8, warn_if_slow_in_bfloat16
 from tmft.io.text import read_sentences
 from tmft.runs.run_config import FineTuningConfig
 from tmft.runs.run_result import FineTunedRun
@@ -37,9 +39,14 @@ def add_device_option(group: CommandLineParser | _ArgumentGroup) -> None:
                        "if there is one")
 
 
-def add_dtype_option(group: _ArgumentGroup) -> None:
-    group.add_argument("--dtype", choices=["auto", *DTYPES], help="type of the weights in memory, in which "
-                       "the layers compute; auto: the type in which they are stored; default: float32")
+def add_dtype_option(group: _ArgumentGroup, int8: bool = False) -> None:
+    """Add --dtype. int8: for commands that only encode, which can also do so in 8 bits."""
+    in_8_bits = "; int8: weights in float32, those of the layers rounded to 8 bits, for CPUs with VNNI"
+    group.add_argument("--dtype", choices=["auto", *DTYPES, *(["int8"] if int8 else [])],
+                       help="type of the weights in memory, in which the layers compute; auto: the type in "
+                       f"which they are stored{in_8_bits if int8 else ''}; default: float32")
+    if int8:
+        group.add_argument("--precision", type=refuse_precision, help=argparse.SUPPRESS)
 
 
 def add_data_folder_options(
@@ -63,8 +70,13 @@ def add_data_folder_options(
 
 
 # fmt: off
-def add_model_options(p: CommandLineParser, layers: str = "", dtype: bool = True) -> None:
-    """Add MODEL, and the options that choose which part of it is loaded. layers: other values of --layer."""
+def add_model_options(
+    p: CommandLineParser, layers: str = "", dtype: bool = True, int8: bool = False
+) -> None:
+    """Add MODEL, and the options that choose which part of it is loaded.
+
+    layers: other values of --layer. dtype, int8: whether there is --dtype, and whether it may be int8.
+    """
     p.add_argument("model", metavar="MODEL", help="hub id[@revision], or a folder that train.py, "
                    "transformers or sentence-transformers has written")
     group = p.add_argument_group("model")
@@ -74,14 +86,13 @@ def add_model_options(p: CommandLineParser, layers: str = "", dtype: bool = True
     add_field_option(group, FineTuningConfig, "init")
     add_field_option(group, FineTuningConfig, "max_length")
     if dtype:
-        add_dtype_option(group)
+        add_dtype_option(group, int8)
     add_device_option(group)
 
 
-def add_embedding_options(p: CommandLineParser, precision: bool = True) -> None:
-    """Add the options that say how sentences are embedded."""
+def add_embedding_options(p: CommandLineParser, reproducible: bool = True) -> None:
+    """Add the options that say how sentences are embedded. reproducible: whether --reproducible is one."""
     p.exclude("prompt", "prompt_name")
-    p.exclude("dtype", "precision")
     group = p.add_argument_group("embedding")
     add_field_option(group, FineTuningConfig, "pooling")
     group.add_argument("--prompt", metavar="TEXT", help="text around each sentence: "
@@ -94,15 +105,17 @@ def add_embedding_options(p: CommandLineParser, precision: bool = True) -> None:
                        "embedding; default: all")
     group.add_argument("--static-from", type=Path, metavar="FILE", help="average the contextual embeddings "
                        "of each token over the sentences of FILE, and use these averages as a static model")
-    if precision:
-        group.add_argument("--precision", choices=ENCODE_PRECISIONS, help="fp32 and bf16: short for --dtype "
-                           "float32 and bfloat16; int8: load the weights in float32, then round those of the "
-                           "layers to 8 bits, for CPUs with VNNI instructions; not with --dtype; default: "
-                           "as --dtype says")
+    if reproducible:
         group.add_argument("--reproducible", action="store_true", help="on one kind of CPU, embed a sentence "
                            "with the same bytes whatever is embedded with it, in any order and with any "
                            "number of threads, which takes longer; default: the last digits may differ")
 # fmt: on
+
+
+def refuse_precision(value: str) -> NoReturn:
+    """Raise an InputError that names the --dtype of a --precision, as these commands had it up to 0.25.0."""
+    dtype = {"fp32": "float32", "bf16": "bfloat16"}.get(value, value)
+    raise InputError(f"--precision {value}: give --dtype {dtype} in its place")
 
 
 def load_model(
@@ -110,19 +123,21 @@ def load_model(
 ) -> SentenceEncoder:
     """Return the model that the options of add_model_options and add_embedding_options describe, on a device.
 
-    With --static-from it is a static model. dtype: how the weights are loaded; None: as --dtype and
-    --precision say. checkpoint: that of another model, with the same options; None: MODEL.
+    With --static-from it is a static model. dtype: how the weights are loaded; None: as --dtype says.
+    checkpoint: that of another model, with the same options; None: MODEL.
     """
     torch.manual_seed(0)  # for --init random
     layer = None if args.layer == "all" else args.layer  # evaluate.py scores all hidden states of all layers
-    init, precision = args.init or "pretrained", getattr(args, "precision", None)
-    dtype = dtype or args.dtype or ("bfloat16" if precision == "bf16" else "float32")
+    init, dtype = args.init or "pretrained", dtype or args.dtype or "float32"
+    stored = "float32" if dtype == "int8" else dtype
     model = SentenceEncoder.from_pretrained(
-        checkpoint or args.model, layer, args.pooling, args.max_length, init, dtype=dtype
+        checkpoint or args.model, layer, args.pooling, args.max_length, init, dtype=stored
     )
     model = model.to(device)
-    if precision == "int8" or model.dtype == torch.bfloat16:  # bf16 warns if the CPU is slow in it
-        set_encode_precision(model, precision or "bf16")
+    if dtype == "int8":
+        encoder_to_int8(model)
+    elif model.dtype == torch.bfloat16:
+        warn_if_slow_in_bfloat16(model.device)
     if args.prompt or args.prompt_name:
         if args.prompt:
             model.prompt = parse_prompt(args.prompt)

@@ -65,7 +65,7 @@ def search_prompts(args: Namespace, model: SentenceEncoder) -> tuple[str, str]:
 # fmt: off
 def parse_args(argv: list[str] | None = None) -> Namespace:
     p = CommandLineParser(__doc__)
-    add_model_options(p)
+    add_model_options(p, int8=True)
     p.add_argument("query", metavar="QUERY", help="text to search for")
     p.add_argument("--corpus", type=Path, metavar="FILE", required=True, help="text with a sentence per "
                    "line, also .gz or .xz")

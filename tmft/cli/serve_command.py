@@ -1,7 +1,7 @@
 """Answer requests for embeddings over HTTP, in the form of OpenAI's API.
 
     python -m tmft serve data/tiny
-    python -m tmft serve runs/<name> --port 8001 --precision int8
+    python -m tmft serve runs/<name> --port 8001 --dtype int8
     curl -s http://127.0.0.1:8000/v1/embeddings -H "Content-Type: application/json" \\
         -d '{"model": "tmft", "input": ["A man plays the guitar."]}'
 
@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> None:
 # fmt: off
 def parse_args(argv: list[str] | None = None) -> Namespace:
     p = CommandLineParser(__doc__)
-    add_model_options(p)
+    add_model_options(p, int8=True)
     add_embedding_options(p)
     group = p.add_argument_group("server")
     group.add_argument("--host", choices=("127.0.0.1", "0.0.0.0", "::"), default="127.0.0.1",

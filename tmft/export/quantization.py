@@ -1,8 +1,6 @@
-"""Convert a model to the precision in which it encodes: float32, bfloat16, or 8-bit integers.
+"""Convert a model to 8-bit integers, in which it encodes faster on CPUs.
 
-float32 is the default, so that scores can be compared with published ones. A model in bfloat16 can encode and
-be saved, but not trained; one in 8 bits can only encode. SentenceEncoder.from_pretrained(dtype="bfloat16")
-gives the same model as a conversion after loading, and never needs the memory for float32.
+Such a model can only encode: it cannot be trained, saved or exported.
 
 In 8 bits, the numbers that a linear map multiplies have a scale. DynamicInt8Linear determines it for each
 token. In BERT's layers, Int8SelfAttention and Int8FeedForward have fixed scales, measured on sequences of
@@ -14,7 +12,7 @@ the first map of a feed-forward.
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import torch
@@ -23,7 +21,7 @@ from torch import Tensor, nn
 
 from tmft.bert import FeedForward, SelfAttention
 from tmft.device import choose_precision
-from tmft.errors import InputError, check_choice
+from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
 
 VNNI = ("avx512_vnni", "avx_vnni", "amx_int8")  # capabilities of CPUs; int8 needs any one of them
@@ -245,20 +243,14 @@ def largest_inputs(model: SentenceEncoder, linears: Iterable[nn.Linear]) -> dict
             hook.remove()
     if not embeddings.isfinite().all():
         problem = "embeddings of random tokens have values that are not finite"
-        raise InputError(f"precision int8: {problem}: check the weights of the model", "precision")
+        raise InputError(f"dtype int8: {problem}: check the weights of the model", "dtype")
     return largest
 
 
-def encoder_to_bfloat16(model: SentenceEncoder) -> None:
-    """Convert the weights of a model's encoder to bfloat16, in place; modules after the pooling stay float32.
-
-    Logs a warning if the CPU is slow in bfloat16.
-    """
-    if model.device.type == "cpu" and choose_precision("auto", model.device) != "bf16":
-        log.warning(
-            "precision bf16: this CPU has no bfloat16 instructions: half the memory, but slower than fp32"
-        )
-    model.encoder.bfloat16()
+def warn_if_slow_in_bfloat16(device: torch.device) -> None:
+    """Log a warning if models in bfloat16 are slow on this device, a CPU without instructions for it."""
+    if device.type == "cpu" and choose_precision("auto", device) != "bf16":
+        log.warning("bfloat16: this CPU has no instructions for it: half the memory, but slower than float32")
 
 
 def encoder_to_int8(model: SentenceEncoder) -> None:
@@ -268,16 +260,16 @@ def encoder_to_int8(model: SentenceEncoder) -> None:
     """
     if model.device.type != "cpu":
         raise InputError(
-            f"precision int8 needs a CPU, but the model is on {model.device}: choose bf16", "precision"
+            f"dtype int8 needs a CPU, but the model is on {model.device}: choose bfloat16", "dtype"
         )
     capabilities = torch.cpu.get_capabilities()
     if not any(capabilities.get(name, False) for name in VNNI):
         problem = (
             "this CPU has no VNNI instructions, without which int8 is slow and sums of products overflow"
         )
-        raise InputError(f"precision int8: {problem}: choose fp32", "precision")
+        raise InputError(f"dtype int8: {problem}: choose float32", "dtype")
     if capabilities.get("amx_bf16", False):  # measured on two cores: 2,386 GFLOP/s, and 1,489 in int8
-        log.warning("precision int8: this CPU has AMX, with which bf16 is faster and more exact")
+        log.warning("int8: this CPU has AMX, with which bfloat16 is faster and more exact")
     model.encoder.float()  # if the model was loaded in another dtype
     modules = [*model.encoder.layers.modules()]
     linears = [module.query for module in modules if type(module) is SelfAttention]
@@ -303,19 +295,3 @@ def replace_by_int8(module: nn.Module, largest: Mapping[nn.Linear, Tensor]) -> N
         elif isinstance(child, nn.Linear):
             setattr(module, name, DynamicInt8Linear(child))
         replace_by_int8(getattr(module, name), largest)
-
-
-ENCODE_PRECISIONS: dict[str, Callable[[SentenceEncoder], object]] = {
-    "fp32": lambda model: model.encoder.float(),
-    "bf16": encoder_to_bfloat16,
-    "int8": encoder_to_int8,
-}
-
-
-def set_encode_precision(model: SentenceEncoder, precision: str) -> None:
-    """Convert a sentence encoder, in place, to the precision in which it encodes from now on.
-
-    precision: name of an entry of ENCODE_PRECISIONS.
-    """
-    check_choice("precision", precision, ENCODE_PRECISIONS)
-    ENCODE_PRECISIONS[precision](model)
