@@ -113,15 +113,6 @@ def test_the_threshold_that_is_best_on_dev_is_applied_to_test(arguments, tiny_da
     assert every["1"]["mrpc"] == pytest.approx(test) and every["0"]["mrpc"]["threshold"] != test["threshold"]
 
 
-def test_all_layers_are_each_layer(tiny_folder, tiny_data, capsys):
-    every = scores(tiny_folder, "--data", str(tiny_data), "--layer", "all")
-    assert list(every) == ["0", "1", "2", "3", "4"]
-    assert len(capsys.readouterr().out.split("\n\n")[1].splitlines()) == 6  # heading and five layers
-    for layer in every:
-        alone = scores(tiny_folder, "--data", str(tiny_data), "--layer", layer)
-        assert list(alone) == [layer] and alone[layer]["stsb"] == pytest.approx(every[layer]["stsb"])
-
-
 def test_a_folder_of_test_files_is_scored_as_one_set_and_as_the_mean_of_its_files(
     tiny_folder, tiny_data, capsys
 ):

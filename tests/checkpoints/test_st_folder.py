@@ -16,10 +16,8 @@ from conftest import (
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.sentence_folder import describe_compatibility
 from tmft.embedding.modules import Dense
-from tmft.errors import InputError
 from tmft.pooling import POOLINGS, Pooling
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.training_free.postprocessing import fit_postprocessing
 
 
 def their_embeddings(folder: Path) -> np.ndarray:
@@ -107,18 +105,6 @@ def test_sentence_transformers_gives_zeros_where_all_weights_are_0_as_the_card_s
     assert "all have weight 0 a vector of zeros" in (tmp_path / "README.md").read_text()
     theirs = SentenceTransformer(str(tmp_path), device="cpu").encode(["a, the. A man!"])
     assert not theirs.any() and model.encode(["a, the. A man!"]).any()
-
-
-def test_a_model_that_cannot_be_saved_leaves_the_folder_unchanged(tmp_path):
-    tiny_model().save_pretrained(tmp_path)
-    before = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    model = tiny_model(num_hidden_layers=2)
-    model.head_modules = torch.nn.Sequential(
-        *fit_postprocessing("quantile", torch.from_numpy(model.encode(SENTENCES)))
-    )
-    with pytest.raises(InputError, match="postprocess quantile cannot be saved"):
-        model.save_pretrained(tmp_path)
-    assert {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 # --------------------------------------------------------------------------------------- all choices at once

@@ -12,11 +12,7 @@ import pytest
 import torch
 from conftest import SENTENCES, assert_same_embeddings, tiny_model
 
-from tmft.checkpoints.model_folder import ModelFolder
-from tmft.checkpoints.saved_modules import load_modules, to_saved_modules
-from tmft.checkpoints.st_folder import ModuleEntry
 from tmft.embedding.modules import (
-    ACTIVATIONS,
     Normalize,
 )
 from tmft.errors import InputError
@@ -56,16 +52,6 @@ def test_a_prompt_outranks_a_prompt_name_which_is_logged(caplog):
         both = model.encode(SENTENCES, prompt="music ", prompt_name="sts")
     assert np.array_equal(both, model.encode(SENTENCES, prompt="music "))
     assert caplog.messages == ["prompt_name 'sts' is ignored, because a prompt is given, too"]
-
-
-def test_an_unknown_name_is_one_line_with_the_known_names_and_the_nearest():
-    model = tiny_model()
-    model.prompts["s2p_query"] = "a dog "
-    message = "prompt_name 's2p_qurey': choose one of query, document, s2p_query; did you mean s2p_query?"
-    with pytest.raises(InputError) as error:
-        model.encode(SENTENCES, prompt_name="s2p_qurey")
-    assert str(error.value) == message
-    assert error.value.as_cli_message().startswith("--prompt-name 's2p_qurey'")
 
 
 # ------------------------------------------------------------------------- templates beside named prompts
@@ -215,26 +201,6 @@ def test_a_folder_with_modules_but_without_a_pooling_is_pooled_by_the_mean(tiny_
 
 
 # ------------------------------------------------------------------------------- modules, the last token
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_a_dense_of_sentence_transformers_is_read_with_any_activation(activation, tmp_path):
-    from sentence_transformers.sentence_transformer import modules as kinds
-
-    torch.manual_seed(0)
-    (tmp_path / "2_Dense_8").mkdir()  # as stella has it
-    reference = kinds.Dense(6, 8, activation == "Tanh", getattr(torch.nn, activation)())
-    reference.save(str(tmp_path / "2_Dense_8"))
-    keys = read_config(tmp_path, "2_Dense_8/config.json")
-    assert keys["module_input_name"] == keys["module_output_name"] == "sentence_embedding"
-    [dense] = load_modules([ModelFolder(tmp_path).read_module(ModuleEntry("Dense", "2_Dense_8"))])
-    x = 3 * torch.randn(50, 6)
-    expected = reference({"sentence_embedding": x})["sentence_embedding"]
-    torch.testing.assert_close(dense(x), expected, rtol=0, atol=1e-6)
-    [saved] = to_saved_modules([dense])
-    assert saved.config == {key: keys[key] for key in saved.config}
-    assert saved.weights.keys() == reference.state_dict().keys()
 
 
 @pytest.mark.slow
