@@ -120,7 +120,6 @@ REFUSED = {
     "no tokenizer in .*model: expected tokenizer.json": remove("tokenizer.json"),
     "modules.json cannot be read .*: restore the file": listed(None),
     "modules.json cannot be read .type is 1, not a text": listed({"type": 1}),
-    "modules.json cannot be read .path is .*, not a text": listed({"path": "\ud800"}),
     "2_Dense is a link out of its folder: refused": link_out_of_the_folder,
     f"a WordWeights is in '../0_W', {NOT_BELOW}": module("WordWeights", "../0_W"),
     f"a Pooling is in '..', {NOT_BELOW}": module("Pooling", ".."),
@@ -143,7 +142,6 @@ REFUSED = {
     "prompts is .*, not an object": write(SETTINGS, {"prompts": ["query"]}),
     r"json cannot be read \(query is 5, not a text\)": write(SETTINGS, {"prompts": {"query": 5}}),
     r"query is \['a'\], not a text": write(SETTINGS, {"prompts": {"query": ["a"]}}),
-    "query is .*ud800.*, not a text": write(SETTINGS, {"prompts": {"query": "\ud800"}}),
     r"default_prompt_name is \[\], not a text": write(SETTINGS, {"default_prompt_name": []}),
     "no prompt of the default_prompt_name 'quer': choose one of query, document; did you mean query": write(
         SETTINGS, {"default_prompt_name": "quer"}

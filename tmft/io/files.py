@@ -68,10 +68,10 @@ def read_json(path: Path, kind: type[Any] = dict) -> Any:
 def get_typed(content: dict[str, Any], key: str, kind: type[Any]) -> Any:
     """Return content[key], of type `kind`; None if the key is absent or its value is null.
 
-    Raises TypeError if the value has another type, or is a string that cannot be written in UTF-8.
+    Raises TypeError if the value has another type.
     """
     value = content.get(key)
-    if value is None or type(value) is kind and (kind is not str or is_utf8_string(value)):
+    if value is None or type(value) is kind:
         return value
     raise TypeError(f"{key} is {short_repr(value)}, not {TYPE_NAMES[kind]}")
 
