@@ -94,42 +94,6 @@ def print_machine() -> None:
     print(", ".join([f"Python {platform.python_version()}", *versions]))
 
 
-def transformers_mlm(ckpt, corpus, steps: int, size: int = 32, device: str = "cpu", bf16: bool = False):
-    """Return a round of MLM with transformers, in tokens per second.
-
-    It uses padded batches, masked by its collator, logits of all tokens, and fused AdamW. corpus: a
-    tmft.pretraining.corpus.TokenizedCorpus; size: sentences in a step.
-    """
-    import numpy as np
-    import torch
-    import transformers
-
-    from tmft.pretraining.corpus import SentenceSampler
-
-    peer = transformers.AutoModelForMaskedLM.from_pretrained(ckpt).to(device).train()
-    theirs = transformers.AutoTokenizer.from_pretrained(ckpt)
-    collate = transformers.DataCollatorForLanguageModeling(theirs)
-    optimizer = torch.optim.AdamW(peer.parameters(), lr=5e-5, fused=True)
-    sampler = SentenceSampler(np.arange(len(corpus)), size, seed=0)
-    ids = [{"input_ids": corpus.select(np.array([s])).tokens.tolist()} for s in range(len(corpus))]
-
-    def run():
-        start, tokens = time.perf_counter(), 0
-        for step in range(steps):
-            batch = collate([ids[s] for s in sampler.step_indices(step)])
-            tokens += batch["attention_mask"].sum().item()
-            with torch.autocast(device, torch.bfloat16, enabled=bf16):
-                loss = peer(**batch.to(device)).loss
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(peer.parameters(), 1.0)
-            optimizer.step()
-        loss.item()  # waits until a GPU has done all of it
-        return tokens / (time.perf_counter() - start)
-
-    return run
-
-
 def lazy(module: str, function: str, **options):
     """Return a benchmark in another file, which is imported when the benchmark is run."""
     return lambda args: getattr(importlib.import_module(module), function)(args, **options)

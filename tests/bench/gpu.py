@@ -60,8 +60,6 @@ PARTS = {
     "step": Part("gpu_speed", 90, "a training step, compared with other libraries; larger batches"),
     "recipe": Part("gpu_speed", 60, "the recipe of the paper: its seconds and its memory"),
     "encode": Part("gpu_speed", 60, "encoding, by stages and compared with other libraries"),
-    "pretrain": Part("gpu_speed", 60, "tokens per second of pre-training"),
-    "attention": Part("gpu_speed", 30, "the written-out attention, compared with SDPA"),
     "processes": Part("gpu_right", 90, "one process of torchrun with nccl, and two that share the GPU"),
 }
 DEFAULT_PARTS = [name for name in PARTS if name != "processes"]

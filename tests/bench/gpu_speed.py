@@ -1,31 +1,27 @@
-"""The parts of gpu.py that measure speed: step, recipe, encode, pretrain, attention.
+"""The parts of gpu.py that measure speed: step, recipe, encode.
 
 A clock is read only after the GPU has finished its work. Peers run in turns (A B C A B C ...), the first
 round is not counted, and no round begins after the time limit.
 """
 
 import gc
-import math
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import MethodType, SimpleNamespace
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
 import torch
-from bench import measure, minilm_folder, transformers_mlm
+from bench import measure, minilm_folder
 from bench_train import (
     ELECTRA,
     SHAPES,
     Work,
     least_work,
-    library_attention,
     matrix_entries,
     quiet_transformers,
     random_checkpoint,
@@ -35,29 +31,15 @@ from bench_train import (
     wait,
 )
 
-from tmft.bert import SelfAttention
-from tmft.checkpoints.model_folder import ModelFolder
-from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import Examples, read_examples
 from tmft.datasets.task_lookup import get_task
-from tmft.encoder import block_diagonal_mask
 from tmft.errors import describe_error
-from tmft.io.distributed import single_process
 from tmft.io.formatting import markdown_table
 from tmft.loop import fit
-from tmft.models.families import config_from_dict, random_encoder
-from tmft.optimizers import MixedPrecision
 from tmft.packing import TokenizedCorpus, length_bucketed_batches
-from tmft.pretraining.corpus import tokenize_files
-from tmft.pretraining.masking import Masking
-from tmft.pretraining.pretraining_loop import PretrainingRecipe
-from tmft.pretraining.pretraining_loop import pretrain as pretrain_fit
-from tmft.pretraining.token_heads import ReplacedTokenDetection
-from tmft.runs.pretrain import from_checkpoint
-from tmft.runs.run_config import FineTuningRecipe, PretrainingConfig
+from tmft.runs.run_config import FineTuningRecipe
 from tmft.runs.train_run import assemble_training
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.training.checkpointing import TrainingCheckpoint
 from tmft.training.multitask import make_training_tasks
 
 TOKENIZER = Path(__file__).resolve().parent.parent.parent / "data/twins/mlm"
@@ -355,107 +337,6 @@ def recipe_tables(result: dict) -> list[tuple[str, str]]:
     return [(title, markdown_table(lines))]
 
 
-# -------------------------------------------------------------------------------------------------- attention
-
-
-def attention(bench) -> dict:
-    """Time SelfAttention of base width, with its four linear maps, in rows of four sentences each."""
-    shape = {"model_type": "bert", "vocab_size": 10, "num_hidden_layers": 1, "hidden_size": 768}
-    shape |= {"num_attention_heads": 12, "intermediate_size": 3072}
-    shape |= {"hidden_size": 32, "num_attention_heads": 2} if bench.small else {}
-    tokens, widths = (64, (16,)) if bench.small else (16384, (64, 128, 256, 512))
-    rows, min_seconds = [], 0.02 if bench.small else 0.1
-    for precision in ("bf16",) if bench.small else PRECISIONS:
-        for T in widths:
-            for dropout in (0.0, 0.1):
-                module = SelfAttention(config_from_dict(shape | {"attention_probs_dropout_prob": dropout}))
-                module = module.to(bench.device).train()
-                hidden = torch.randn(tokens // T, T, shape["hidden_size"], device=bench.device)
-                sentences = torch.arange(T, device=bench.device).mul(4).div(T, rounding_mode="floor") + 1
-                mask = block_diagonal_mask(sentences.expand(tokens // T, T), hidden.dtype)[:, None]
-                row = {"precision": precision, "tokens": T, "dropout": dropout}
-                for name, forward in (("written", written_attention), ("sdpa", library_attention)):
-                    row |= timed_attention(module, forward, hidden, mask, precision, name, min_seconds)
-                rows.append(row)
-                print(row, flush=True)
-    return {"rows": rows, "batch": tokens, "width": shape["hidden_size"]}
-
-
-def written_attention(self, hidden, mask):
-    """Compute SelfAttention.forward as on a CPU."""
-    q, k, v = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in self.project(hidden))
-    scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2) + mask
-    return self.output((self.dropout(scores.softmax(-1)) @ v).transpose(1, 2).flatten(2))
-
-
-def timed_attention(module, forward, hidden, mask, precision: str, name: str, min_seconds: float) -> dict:
-    """Return the ms of the forward pass and of both passes, their peak memory, and whether a second run of
-    both is bit-identical."""
-    amp, device = MixedPrecision(hidden.device, precision), hidden.device
-    module.forward = MethodType(forward, module)
-    x = hidden.clone().requires_grad_()
-
-    def both() -> torch.Tensor:
-        with amp:
-            out = module(x, mask)
-        out.float().square().mean().backward()
-
-    def forward_only() -> None:
-        with torch.no_grad(), amp:
-            module(x, mask)
-
-    def gradients() -> list[torch.Tensor]:
-        torch.manual_seed(0)
-        x.grad = None
-        module.zero_grad()
-        both()
-        return [x.grad.clone(), *(weight.grad.clone() for weight in module.parameters())]
-
-    is_identical = all(map(torch.equal, gradients(), gradients()))
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    milliseconds = {
-        "forward": 1000 * seconds_per_call(forward_only, device, min_seconds),
-        "both": 1000 * seconds_per_call(both, device, min_seconds),
-    }
-    peak = torch.cuda.max_memory_allocated() / 2**20 if device.type == "cuda" else None
-    return {
-        f"{name} {key}": value
-        for key, value in (milliseconds | {"MiB": peak, "same bits": is_identical}).items()
-    }
-
-
-def attention_tables(result: dict) -> list[tuple[str, str]]:
-    """Return title and table of the result of attention."""
-    heading = [
-        "precision, tokens, dropout",
-        "forward, ms",
-        "SDPA",
-        "x",
-        "both, ms",
-        "SDPA",
-        "x",
-        "MiB",
-        "SDPA",
-    ]
-    lines, faster = [[*heading, "bit-identical", "SDPA"]], 0
-    for row in result["rows"]:
-        cells = [f"{row['precision']}, {row['tokens']}, {row['dropout']}"]
-        for passes in ("forward", "both"):
-            written, sdpa = row[f"written {passes}"], row[f"sdpa {passes}"]
-            cells += [format_number(written), format_number(sdpa), f"{written / sdpa:.2f}"]
-        faster += row["written both"] > row["sdpa both"]
-        cells += [format_number(row["written MiB"]), format_number(row["sdpa MiB"])]
-        lines.append([*cells, *("yes" if row[f"{way} same bits"] else "NO" for way in ("written", "sdpa"))])
-    title = (
-        f"**Attention written out, compared with `scaled_dot_product_attention`,** hidden size "
-        f"{result['width']}, with its linear maps and the block-diagonal mask, {result['batch']} tokens in a "
-        "batch, four sentences in a row; x: how many times as fast SDPA is. Forward and backward together it "
-        f"is faster in {faster} of {len(result['rows'])} lines:"
-    )
-    return [(title, markdown_table(lines))]
-
-
 # --------------------------------------------------------------------------------------------------- encoding
 
 
@@ -578,103 +459,3 @@ def encode_tables(result: dict) -> list[tuple[str, str]]:
         )
     title = f"{result['count']:,} sentences, once, and each stage of it by itself:"
     return [*tables, (title, markdown_table(lines))]
-
-
-# ----------------------------------------------------------------------------------------------- pre-training
-
-
-def pretrain(bench) -> dict:
-    """Time MLM of all layers, also with transformers, and replaced tokens from scratch: tokens/s."""
-    sizes, steps = ((8,), 2) if bench.small else ((32, 512), 30)
-    models = {"ELECTRA-base": electra(bench.small, 2 if bench.small else 12)}
-    texts = read_examples(get_task("stsb", data=str(bench.data)), "train").sentences
-    result: dict = {"peak": peak_rates(bench), "rows": {}, "skipped": []}
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / "text.txt"
-        path.write_text("\n".join(texts[:400] if bench.small else texts), encoding="utf-8")
-        for name, ckpt in models.items():
-            for size in sizes:
-                row = time_pretraining(bench, ckpt, path, size, steps, result["skipped"])
-                result["rows"][f"{name}, {size} sentences"] = row
-                free_memory()
-        row = time_replaced_tokens(bench, path, 8 if bench.small else 2048, steps)
-        result["rows"]["12 layers of 256, replaced tokens"] = row
-    return result
-
-
-def pretraining_round(bench, path: Path, model, corpus, masking, recipe, precision: str):
-    """Return a function that does a round of pre-training and returns its tokens per second.
-
-    path: a file of the benchmark; the training checkpoint of the round is written beside it.
-    """
-    process, recipe = single_process(bench.device), replace(recipe, precision=precision)
-
-    def run() -> float:
-        checkpoint = TrainingCheckpoint(path.with_name("state.pt"), {}, process)
-        *_, last = pretrain_fit(model, corpus, masking, recipe, 0, process, checkpoint)
-        checkpoint.remove()
-        return last.tokens_per_second
-
-    return run
-
-
-def time_replaced_tokens(bench, path: Path, size: int, steps: int) -> dict:
-    """Time replaced token detection from random weights. size: sentences per step."""
-    hyperparameters = PretrainingRecipe(
-        batch_size=size, gradient_accumulation_steps=1, steps=steps, save_steps=steps
-    )
-    tokenizer = load_tokenizer(TOKENIZER)
-    masking = Masking.from_tokenizer(tokenizer)
-    corpus = tokenize_files([path], tokenizer, hyperparameters.max_length)
-    shape = ELECTRA | {"hidden_size": 256, "num_hidden_layers": 12, "num_attention_heads": 4}
-    shape |= {"embedding_size": 128, "intermediate_size": 1024, "vocab_size": masking.vocab_size}
-    config = config_from_dict(shape | TINY | {"num_hidden_layers": 2} if bench.small else shape)
-    torch.manual_seed(0)
-    model = ReplacedTokenDetection(config, 0.25, random_encoder(config)).to(bench.device)
-
-    round_of = partial(pretraining_round, bench, path, model, corpus, masking, hyperparameters)
-    peers, _ = make_peers({"tmft bf16": partial(round_of, "bf16")}, [], bench.device)
-    flop = 6 * matrix_entries(model)
-    return in_turns(peers, "tokens/s", 8.0, 1 if bench.small else 3) | {"flop": flop}
-
-
-def time_pretraining(bench, ckpt: Path, path: Path, size: int, steps: int, skipped: list[str]) -> dict:
-    """Time MLM on the text in a file. size: sentences per step."""
-    recipe = PretrainingRecipe(batch_size=size, gradient_accumulation_steps=1, steps=steps, save_steps=steps)
-    torch.manual_seed(0)
-    config = PretrainingConfig(task="mlm", ckpt=str(ckpt), text=(path,), recipe=recipe)
-    model, tokenizer, _ = from_checkpoint(config, ModelFolder.open(ckpt))
-    model, masking = model.to(bench.device), Masking.from_tokenizer(tokenizer)
-    corpus = tokenize_files([path], tokenizer, recipe.max_length)
-    device = bench.device.type
-
-    def theirs() -> Callable[[], float]:
-        quiet_transformers()
-        return transformers_mlm(ckpt, corpus, steps, size, device, True)
-
-    makers = {"transformers bf16": theirs}
-    round_of = partial(pretraining_round, bench, path, model, corpus, masking, recipe)
-    makers |= {f"tmft {precision}": partial(round_of, precision) for precision in PRECISIONS}
-    peers, _ = make_peers(makers, skipped, bench.device)
-    timings = in_turns(peers, "tokens/s", 8.0, 1 if bench.small else 3)
-    # logits of the whole vocabulary are computed for the masked tokens only
-    head_entries = masking.mlm_probability * model.encoder.embeddings.word.weight.numel()
-    return timings | {"flop": 6 * (matrix_entries(model.encoder) + head_entries)}
-
-
-def pretrain_tables(result: dict) -> list[tuple[str, str]]:
-    """Return title and table of the result of pretrain."""
-    lines = [["", "tokens/s", "min to max", "tmft is x times as fast", "fraction of the peak"]]
-    for name, rows in result["rows"].items():
-        for peer, row in rows.items():
-            if isinstance(row, dict):
-                precision = precision_of_peer(peer)
-                share = row["median"] * rows["flop"] / 1e12 / result["peak"][precision]
-                ratio = rows[f"tmft {precision}"]["median"] / row["median"]
-                between = f"{format_number(row['min'])} to {format_number(row['max'])}"
-                lines.append(
-                    [f"{name}: {peer}", format_number(row["median"]), between, f"{ratio:.2f}", f"{share:.1%}"]
-                )
-    notes = " ".join([describe_peak(result["peak"]), *result["skipped"]])
-    title = f"**Pre-training, all layers: masked language modeling, and replaced tokens.** {notes}"
-    return [(title, markdown_table(lines))]
