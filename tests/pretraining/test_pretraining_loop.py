@@ -198,17 +198,6 @@ def test_an_unfinished_run_with_other_settings_is_not_resumed(tmp_path, text, mo
         pretrain(tmp_path, text, "--from-scratch", config, "--steps", 4)
 
 
-def test_a_finished_run_is_kept(tmp_path, text, capsys):
-    config = shape(tmp_path / "shape", **BERT)
-    folder = pretrain(tmp_path, text, "--from-scratch", config, "--steps", 1)
-    written = (folder / "model.safetensors").stat().st_mtime_ns
-    pretrain(tmp_path, text, "--from-scratch", config, "--steps", 1)
-    assert "already finished, kept" in capsys.readouterr().out
-    assert (folder / "model.safetensors").stat().st_mtime_ns == written
-    with pytest.raises(InputError, match="holds a finished run with lr .*, not 0.1: choose another run_name"):
-        pretrain(tmp_path, text, "--from-scratch", config, "--steps", 1, "--lr", 0.1)
-
-
 def test_accumulated_batches_equal_one_large_batch(tmp_path, text):
     """Each batch is divided by the masked tokens of all, so that they add up to the mean; without dropout."""
     config = shape(tmp_path / "shape", **BERT, **NO_DROPOUT)

@@ -304,16 +304,6 @@ def test_an_output_that_is_the_text_or_no_regular_file_is_refused(kind, name, te
     assert (tmp_path / name).is_fifo() == (kind == "pipe")
 
 
-def test_the_text_itself_is_no_output(text, tiny_folder):
-    content = text.read_bytes()
-    with pytest.raises(InputError, match="the command reads this file, name another one"):
-        encode.main([str(tiny_folder), str(text), "--device", "cpu", "--out", str(text)])
-    weights = tiny_folder / "model.safetensors"
-    with pytest.raises(InputError, match="it is a file of .*, which the command reads; name another one"):
-        encode.main([str(tiny_folder), str(text), "--device", "cpu", "--out", str(weights)])
-    assert text.read_bytes() == content
-
-
 @pytest.mark.parametrize("kind", ["symlink", "dangling symlink", "pipe", "folder"])
 @pytest.mark.parametrize("name", ["x.npy.parts", "x.npy.parts/part-0-of-1"])
 def test_what_is_no_part_file_is_refused(kind, name, text, tmp_path):

@@ -259,56 +259,6 @@ def test_a_variant_that_needs_more_sentences_is_left_out_and_shown_as_a_dash(res
     assert of["4"].rstrip("*") == f"{100 * results.scores[WHITE]['stsb', 'test']:.2f}"
 
 
-# ---------------------------------------------------------------------------------------------------- models
-
-
-def shapes(**changes):
-    return lambda: with_mlm_head(tiny_model(**LONG | changes))
-
-
-def without_mask_token() -> SentenceEncoder:
-    model = shapes(num_hidden_layers=2)()
-    del model.tokenizer.special_tokens["mask_token"]
-    return model
-
-
-def too_short() -> SentenceEncoder:
-    """T0 takes 32 of 64 tokens in this vocabulary of characters, T4 70."""
-    return with_mlm_head(tiny_model(num_hidden_layers=2, max_position_embeddings=64))
-
-
-MODELS = {
-    "0 layers": (shapes(num_hidden_layers=0), ["word", "0", "random"]),
-    "1 layer": (shapes(num_hidden_layers=1), ["word", "1", "T0", "T4", "random"]),
-    "as wide as its words": (
-        shapes(num_hidden_layers=2, model_type="bert", embedding_size=24),
-        ["word", "1+2", "2", "T0", "T4", "average", "random"],
-    ),
-    "no head of masked language modeling": (
-        lambda: tiny_model(num_hidden_layers=2, **LONG),
-        ["word", "1+2", "2", "average", "random"],
-    ),
-    "no [MASK]": (without_mask_token, ["word", "1+2", "2", "average", "random"]),
-    "T4 does not fit": (too_short, ["word", "1+2", "2", "T0", "average", "random"]),
-    "words alone": (
-        lambda: random_static_model(shapes()(), dimensions=16),
-        ["word", "0", "random"],
-    ),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
-def test_every_model_has_a_grid(name, tmp_path):
-    make, sources = MODELS[name]
-    results = run_grid(make(), {"stsb": STSB, "tweet": TWEET}, READERS, TEXT)
-    assert results.sources == sources
-    for source in sources:
-        assert ("stsb", "test") in results.scores[Variant(source, "uniform", "")]
-    write_grid_page(results, name, tmp_path)
-    assert (tmp_path / "grid.md").is_file()
-
-
 # ------------------------------------------------------------------------------------------------------ tasks
 
 
