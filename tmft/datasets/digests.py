@@ -1,10 +1,10 @@
 """SHA-256 of the files of releases, by which another or an incomplete file is noticed."""
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
 from tmft.errors import InputError
+from tmft.io.files import digest
 
 # Name of a file -> SHA-256 of its published content, which is checked whenever such a file is read. A name
 # that two publishers use has two: msr_paraphrase_test.txt is Microsoft's file or SentEval's tokenized copy.
@@ -64,7 +64,7 @@ SHA256_OF_DOWNLOADS = {
 
 def check_sha256(path: Path, content: bytes, known: Mapping[str, str]) -> None:
     """Raise InputError if a file has a name in `known` and another content."""
-    if path.name in known and hashlib.sha256(content).hexdigest() not in known[path.name]:
+    if path.name in known and digest(content) not in known[path.name]:
         raise InputError(
             f"{path} is not the published {path.name} (SHA-256), or is incomplete: download it again"
         )

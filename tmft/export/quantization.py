@@ -10,7 +10,6 @@ Letters in this file: B rows of a batch, T tokens in a row, D hidden_size, N neu
 the first map of a feed-forward.
 """
 
-import hashlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from tmft.bert import FeedForward, SelfAttention
 from tmft.device import choose_precision
 from tmft.errors import InputError
+from tmft.io.files import digest
 from tmft.sentence_encoder import SentenceEncoder
 
 VNNI = ("avx512_vnni", "avx_vnni", "amx_int8")  # capabilities of CPUs; int8 needs any one of them
@@ -210,11 +210,8 @@ def digest_linears(linears: Iterable[nn.Linear]) -> str:
 
     It identifies them after their conversion, because the packed weights cannot be read.
     """
-    digest = hashlib.sha256()
-    for linear in linears:
-        for tensor in (linear.weight.detach().float(), bias_or_zeros(linear)):
-            digest.update(tensor.contiguous().numpy().tobytes())
-    return digest.hexdigest()
+    tensors = [t for linear in linears for t in (linear.weight.detach().float(), bias_or_zeros(linear))]
+    return digest(b"".join(tensor.contiguous().numpy().tobytes() for tensor in tensors))
 
 
 def largest_inputs(model: SentenceEncoder, linears: Iterable[nn.Linear]) -> dict[nn.Linear, Tensor]:

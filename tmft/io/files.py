@@ -156,6 +156,12 @@ def matching_paths(folder: Path, pattern: str) -> list[Path]:
     return sorted(folder / name for name in names if fnmatchcase(name, pattern))
 
 
+def digest(content: str | bytes) -> str:
+    """Return the SHA-256 of bytes, or of a text in UTF-8, in hexadecimal digits."""
+    content = content.encode(errors="surrogatepass") if isinstance(content, str) else content
+    return hashlib.sha256(content).hexdigest()
+
+
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of the whole content of a file, its first DIGEST_LENGTH hexadecimal digits."""
     with reading(path, "check the file"):

@@ -6,7 +6,6 @@ strangers are shown as plain text.
 """
 
 import base64
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
@@ -15,6 +14,7 @@ from urllib.parse import quote
 
 from tmft.errors import InputError, sanitize
 from tmft.io.atomic import write_file
+from tmft.io.files import digest
 from tmft.io.formatting import MAX_NAME_LENGTH, escape_markdown, markdown_table, to_json
 from tmft.reports.drawing import NEEDS_MATPLOTLIB
 from tmft.reports.paper_tables import csv_table, file_stem, latex_table
@@ -258,7 +258,7 @@ def style_to_attributes(style: str) -> str:
 
 def hash_for_csp(text: str) -> str:
     """Return the name by which a content security policy allows a style or script with this content."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+    return f"sha256-{base64.b64encode(bytes.fromhex(digest(text))).decode()}"
 
 
 def escape_html_text(text: object, max_length: int = MAX_NAME_LENGTH) -> str:

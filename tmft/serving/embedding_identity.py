@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from tmft.device import PRECISIONS
+from tmft.io.files import digest
 from tmft.io.formatting import to_json
 from tmft.sentence_encoder import SentenceEncoder
 
@@ -29,7 +30,7 @@ def model_record(model: SentenceEncoder, prompt: str | None = None) -> dict[str,
     modules = [[type(module).__name__, module.config] for module in model.head_modules]
     token_weights = None
     if weights is not None:
-        token_weights = [digest_tensors([weights.table]), weights.prefix_length, weights.suffix_length]
+        token_weights = [digest_tensor(weights.table), weights.prefix_length, weights.suffix_length]
     return {
         "weights": digest_weights(model),
         "config": digest(to_json([type(encoder).__name__, asdict(encoder.config)])),
@@ -60,32 +61,22 @@ def names_that_differ(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return [name for name in {**now, **before} if name not in before or before[name] != now.get(name)]
 
 
-def digest(text: str) -> str:
-    """Return the SHA-256 of a text in UTF-8, in hexadecimal."""
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
-
-
 def digest_weights(model: nn.Module) -> str:
-    """Return the SHA-256 of all parameters and buffers of a model, with their names.
+    """Return the digest of all parameters and buffers of a model, with their names.
 
     Layers in 8 bits, whose weights are in a form of the library's own, have a digest of their own.
     """
-    result = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        result.update(f"{name} {digest_tensors([tensor])}\n".encode())
-    for name, module in model.named_modules():
-        if (weight_digest := getattr(module, "weight_digest", None)) is not None:
-            result.update(f"{name} {weight_digest}\n".encode())
-    return result.hexdigest()
+    digests = {name: digest_tensor(tensor) for name, tensor in model.state_dict().items()}
+    of_modules = {name: getattr(module, "weight_digest", None) for name, module in model.named_modules()}
+    digests |= {name: value for name, value in of_modules.items() if value is not None}
+    return digest("".join(f"{name} {value}\n" for name, value in digests.items()))
 
 
-def digest_tensors(tensors: Iterable[torch.Tensor]) -> str:
-    """Return the SHA-256 of tensors: their dtypes, shapes and values."""
-    result = hashlib.sha256()
-    for tensor in tensors:
-        values = tensor.detach().cpu().contiguous()
-        result.update(f"{values.dtype} {list(values.shape)}\n".encode())
-        result.update(values.reshape(-1).view(torch.uint8).numpy().data)
+def digest_tensor(tensor: torch.Tensor) -> str:
+    """Return the digest of a tensor: its dtype, shape and values."""
+    values = tensor.detach().cpu().contiguous()
+    result = hashlib.sha256(f"{values.dtype} {list(values.shape)}\n".encode())
+    result.update(values.reshape(-1).view(torch.uint8).numpy().data)
     return result.hexdigest()
 
 

@@ -17,9 +17,10 @@ import numpy as np
 from torch import Tensor
 
 from tmft.errors import InputError
+from tmft.io.files import digest
 from tmft.io.formatting import to_json
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.serving.embedding_identity import digest, model_record
+from tmft.serving.embedding_identity import model_record
 
 
 class MTEBEncoder:
