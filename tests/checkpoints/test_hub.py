@@ -160,7 +160,7 @@ class Hub(BaseHTTPRequestHandler):
 
     folder: Path
     requests: list[str]
-    cut: list[str]  # names of files whose first download breaks off half-way
+    is_cut: bool  # whether the download of weights always breaks off half-way
     status: int  # of every answer, if it is not 200
     changed_headers: dict[str, str]  # of answers with a file, or with word that there is none
     damaged: list[str]  # names of files of which one bit is flipped in as many downloads
@@ -199,8 +199,7 @@ class Hub(BaseHTTPRequestHandler):
         if body and name in self.damaged:
             self.damaged.remove(name)
             content = content[:-1] + bytes([content[-1] ^ 1])
-        if body and name in self.cut:
-            self.cut.remove(name)
+        if body and self.is_cut and name == "model.safetensors":
             self.wfile.write(content[: len(content) // 2])
             self.wfile.flush()
             self.close_connection = True
@@ -245,7 +244,14 @@ def hub(tmp_path):
     """-> the address of a hub that has one repository, and its handler"""
     folder = tmp_path / "repository"
     hub_model().save_pretrained(folder)
-    state = {"folder": folder, "requests": [], "cut": [], "status": 200, "changed_headers": {}, "damaged": []}
+    state = {
+        "folder": folder,
+        "requests": [],
+        "is_cut": False,
+        "status": 200,
+        "changed_headers": {},
+        "damaged": [],
+    }
     handler = type("ThisHub", (Hub,), state)
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -325,16 +331,6 @@ def test_without_weights_only_the_small_files_are_fetched(hub, tmp_path):
     answer = load(REPOSITORY, endpoint, tmp_path, arguments=", init='random'")
     assert answer.returncode == 0, answer.stderr
     assert not any(request.endswith(f"/{COMMIT}/model.safetensors") for request in handler.requests)
-
-
-@pytest.mark.slow
-def test_an_interrupted_download_is_resumed(hub, embedding, tmp_path):
-    endpoint, handler = hub
-    handler.cut.append("model.safetensors")
-    assert_prints(load(REPOSITORY, endpoint, tmp_path), embedding)
-    assert handler.cut == []
-    asked = f"GET /{REPOSITORY}/resolve/{COMMIT}/model.safetensors"
-    assert handler.requests.count(asked) == 2
 
 
 # ------------------------------------------------------------------------------- every form of a repository
@@ -480,7 +476,7 @@ def test_a_file_that_a_repository_lacks_is_one_line(file, hub, tmp_path):
 @pytest.mark.slow
 def test_a_connection_that_is_always_cut_is_one_line(hub, tmp_path):
     endpoint, handler = hub
-    handler.cut = ["model.safetensors"] * 100
+    handler.is_cut = True
     assert_one_line(load(REPOSITORY, endpoint, tmp_path), "the hub did not answer as expected")
 
 
@@ -517,8 +513,7 @@ def silent():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("offline", [True, False])
-@pytest.mark.parametrize("server", ["nobody", "silent"])
+@pytest.mark.parametrize(("server", "offline"), [("nobody", False), ("silent", False), ("silent", True)])
 def test_no_network_is_one_clear_line_within_seconds(server, offline, silent, tmp_path):
     start = time.monotonic()
     answer = load(REPOSITORY, NOBODY if server == "nobody" else silent, tmp_path, offline)
