@@ -1,19 +1,16 @@
 """Device and precision of a computation, random number generators, and the progress bar."""
 
-import itertools
+import math
 import os
 import sys
-import time
 from functools import cache
-from typing import Any, TextIO
-from weakref import WeakValueDictionary
+from typing import Any
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from tmft.errors import InputError
-from tmft.io.formatting import format_duration
 from tmft.speed.threads import limit_threads
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -82,9 +79,7 @@ def set_rng_state(device: torch.device, states: list[Tensor]) -> None:
         torch.cuda.set_rng_state(states[-1], device)
 
 
-def progress_bar(
-    total: int | None, unit: str, shown: bool = True, **tqdm_options: Any
-) -> "tqdm | ProgressLines":
+def progress_bar(total: int | None, unit: str, shown: bool = True, **tqdm_options: Any) -> tqdm:
     """Return a progress bar of tqdm if stderr is a terminal, else one that prints a line now and then.
 
     Only the main process of several shows any. total: number of steps, None if it is not known. unit: name of
@@ -96,7 +91,7 @@ def progress_bar(
         return hidden_progress_bar()
     if file.isatty():
         return tqdm(total=total, unit=f" {unit}", leave=False, **tqdm_options)
-    return ProgressLines(total, unit, file, tqdm_options.get("desc", ""), tqdm_options.get("initial", 0))
+    return ProgressLines(total, unit, **tqdm_options)
 
 
 @cache
@@ -105,58 +100,35 @@ def hidden_progress_bar() -> tqdm:
     return tqdm(disable=True)
 
 
-class ProgressLines:
-    """Tells the progress of long work in lines, where no bar can be drawn: in log files and notebooks.
+class ProgressLines(tqdm):
+    """A progress bar where none can be drawn, in log files and notebooks: it prints lines.
 
-    It has the members of tqdm that are used here. Once work has gone on for LINE_INTERVAL seconds, and then
-    at most every LINE_INTERVAL seconds, one line on all work in progress is printed, so that short work
-    prints nothing: "evaluate: 3 of 13 tasks; encode: 512 of 3,000 sentences, 0:01:20 left".
-
-    total, unit, file, desc, initial: see tqdm.
+    The first line comes after LINE_INTERVAL seconds, so that short work prints nothing, and the next ones
+    after as many again: "encode: 512 of 3000 sentences, 01:20 left".
     """
 
     LINE_INTERVAL = 60.0
-    # {number: work}, the outermost one first; work that is given up without an end is forgotten
-    in_progress: "WeakValueDictionary[int, ProgressLines]" = WeakValueDictionary()
-    numbers = itertools.count()
-    # when the last line was printed, or the outermost work in progress began
-    last_line = 0.0
+    monitor_interval = 0  # no thread that redraws the bar
 
-    def __init__(self, total: int | None, unit: str, file: TextIO, desc: str, initial: int):
-        self.total, self.unit, self.file, self.desc = total, unit, file, desc
-        self.n = self.initial = initial
-        self.start = time.monotonic()
-        if not self.in_progress:
-            ProgressLines.last_line = self.start
-        self.number = next(self.numbers)
-        self.in_progress[self.number] = self
+    def __init__(self, total: int | None, unit: str, desc: str = "", **tqdm_options: Any):
+        count = "{n_fmt}" if total is None else "{n_fmt} of {total_fmt}"
+        left = "" if total is None else ", {remaining} left"
+        super().__init__(
+            total=total,
+            desc=f"{desc}: " if desc else "",
+            bar_format=f"{{desc}}{count} {unit}{left}",
+            mininterval=self.LINE_INTERVAL,
+            delay=self.LINE_INTERVAL,
+            miniters=1,
+            **tqdm_options,
+        )
 
-    def update(self, n: int = 1) -> None:
-        """Count n more steps, and print a line if it is time."""
-        self.n += n
-        now = time.monotonic()
-        if now - ProgressLines.last_line >= self.LINE_INTERVAL:
-            ProgressLines.last_line = now
-            print("; ".join(map(str, self.in_progress.values())), file=self.file, flush=True)
-
-    def __str__(self) -> str:
-        name = f"{self.desc}: " if self.desc else ""
-        if not self.total:
-            return f"{name}{self.n:,} {self.unit}"
-        done = self.n - self.initial
-        seconds_left = (time.monotonic() - self.start) * (self.total - self.n) / done if done else 0
-        left = f", {format_duration(seconds_left)} left" if done and seconds_left > 0 else ""
-        return f"{name}{self.n:,} of {self.total:,} {self.unit}{left}"
-
-    def set_postfix_str(self, text: str, refresh: bool = True) -> None:
-        """Ignore what a bar shows at its end. text, refresh: as in tqdm."""
+    def display(self, msg: str | None = None, pos: int | None = None) -> None:
+        """Print a line, where tqdm would draw over the last one. msg: "" at the end; pos: not used."""
+        if msg is None:
+            print(self, file=self.fp, flush=True)
 
     def close(self) -> None:
-        """End the work."""
-        self.in_progress.pop(self.number, None)
-
-    def __enter__(self) -> "ProgressLines":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+        """End the work, without a last line and without the line end that tqdm would write."""
+        self.delay = math.inf
+        super().close()
