@@ -47,7 +47,7 @@ from tmft.embedding.similarity import SIMILARITIES
 from tmft.encoder import EncoderConfig
 from tmft.errors import InputError, did_you_mean
 from tmft.io.atomic import WRITING
-from tmft.io.files import check_symlink, file_digest, read_json, reading
+from tmft.io.files import check_symlink, file_digest, file_state, read_json, reading
 from tmft.io.paths import PACKAGE_DATA
 from tmft.models.families import config_from_dict
 
@@ -451,14 +451,7 @@ def read_file_state(path: Path) -> FileState | None:
 
     Raises InputError if a folder on the way may not be entered: the file may well be there.
     """
-    try:
-        state = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: the path has a zero byte
+    state = file_state(path)
+    if state is None or not stat.S_ISREG(state.st_mode):
         return None
-    except OSError as error:
-        raise InputError(
-            f"{str(path)[-200:]} cannot be opened ({error.strerror}): check the path, and the permissions of "
-            "its folders"
-        ) from None
-    is_regular = stat.S_ISREG(state.st_mode)
-    return FileState(state.st_size, state.st_mtime_ns, state.st_ino) if is_regular else None
+    return FileState(state.st_size, state.st_mtime_ns, state.st_ino)

@@ -109,15 +109,15 @@ def check_symlink(path: Path, folder: Path) -> None:
         raise InputError(f"{path} is a link out of its folder: refused; put there what it leads to")
 
 
-def file_mode(path: Path) -> int:
-    """Return st_mode of a file or folder, of what a link leads to; 0 if there is none.
+def file_state(path: Path) -> os.stat_result | None:
+    """Return the state of a file or folder, of what a link leads to; None if there is none.
 
     Raises InputError if a folder on the way may not be entered, a name is too long, or links form a circle.
     """
     try:
-        return os.stat(path).st_mode
+        return os.stat(path)
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: the path has a zero byte
-        return 0
+        return None
     except OSError as error:
         raise InputError(
             f"{str(path)[-200:]} cannot be opened ({error.strerror}): check the path, and the permissions of "
@@ -126,19 +126,21 @@ def file_mode(path: Path) -> int:
 
 
 def is_file(path: Path) -> bool:
-    """Return whether a path is a regular file. Raises InputError as file_mode does."""
-    return stat.S_ISREG(file_mode(path))
+    """Return whether a path is a regular file. Raises InputError as file_state does."""
+    state = file_state(path)
+    return state is not None and stat.S_ISREG(state.st_mode)
 
 
 def check_regular_file(path: Path) -> None:
     """Raise InputError if something else than a regular file is at a path; it may also be missing."""
-    if file_mode(path) and not is_file(path):
+    if file_state(path) and not is_file(path):
         raise InputError(f"{path} is not a regular file: name one")
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether a path is a folder. Raises InputError as file_mode does."""
-    return stat.S_ISDIR(file_mode(path))
+    """Return whether a path is a folder. Raises InputError as file_state does."""
+    state = file_state(path)
+    return state is not None and stat.S_ISDIR(state.st_mode)
 
 
 def matching_paths(folder: Path, pattern: str) -> list[Path]:

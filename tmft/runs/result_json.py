@@ -11,7 +11,7 @@ from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from tmft.errors import SEED_RANGE, InputError, short_repr
-from tmft.io.files import file_mode, is_file, read_json, reading
+from tmft.io.files import file_state, is_file, read_json, reading
 from tmft.losses.objectives import OBJECTIVES
 
 RESULT_FILE = "result.json"
@@ -117,7 +117,7 @@ def read_result(folder: Path) -> dict[str, Any]:
     it is used.
     """
     path = folder / RESULT_FILE
-    if file_mode(path) and not (is_file(path) and path.stat().st_size <= MAX_FILE_SIZE):
+    if file_state(path) and not (is_file(path) and path.stat().st_size <= MAX_FILE_SIZE):
         raise InputError(f"{path} is not a file of at most {MAX_FILE_SIZE >> 20} MB: remove it")
     content = read_json(path)
     if content.get("format") != FORMAT:

@@ -24,7 +24,7 @@ from tmft.device import get_rng_state, set_rng_state
 from tmft.errors import describe_error, short_repr
 from tmft.io.atomic import write_file
 from tmft.io.distributed import Processes, single_process
-from tmft.io.files import file_mode, reading
+from tmft.io.files import file_state, reading
 
 STATE_FILE = "state.pt"
 FORMAT = 1  # number of the form of this file; a file with another number is refused
@@ -73,7 +73,7 @@ class TrainingCheckpoint:
 
     def read_file(self, path: Path) -> dict[str, Any]:
         """Return the content of the file, or {} if there is none; nothing in the file is run as code."""
-        if not file_mode(path):
+        if not file_state(path):
             return {}
         with reading(path, START_AGAIN):
             content = torch.load(path, map_location="cpu", weights_only=True)
