@@ -7,7 +7,7 @@ it is called. Several callbacks are called in the order in which they were given
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -99,7 +99,7 @@ class LoopState:
     steps: EpochSteps  # iterating gives the steps of one epoch, each a list of batches
     embed: Embedder  # computes the embeddings of a batch
     best_weights: BestWeights  # those of the best epoch so far
-    callbacks: Iterable[Stateful] = ()  # a checkpoint saves their states
+    callbacks: Sequence["Callback"]  # called in this order; a checkpoint saves their states
     finished_epochs: list[EpochResult] = field(default_factory=list)
     train_seconds: float = 0.0  # of the steps of the epoch in progress, without the evaluation
 
@@ -111,6 +111,11 @@ class LoopState:
         self.num_examples, self.seconds = 0, 0.0
         self.total_loss = torch.zeros((), device=self.embed.device)
         self.gradient_cosines: dict[str, list[float]] = {}
+
+    def call(self, event: str, *arguments: object) -> None:
+        """Call the method `event`, such as "on_step_end", of each callback."""
+        for callback in self.callbacks:
+            getattr(callback, event)(self, *arguments)
 
     @property
     def epoch(self) -> int:
@@ -187,31 +192,6 @@ class Callback:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state`, which `state_dict` has returned."""
-
-
-class CallbackList:
-    """Passes each call, such as `on_step_end()`, on to all callbacks, in order.
-
-    state: the argument of each call.
-    """
-
-    def __init__(self, callbacks: Sequence[Callback], state: LoopState):
-        self.callbacks, self.state = list(callbacks), state
-        state.callbacks = self
-
-    def __iter__(self) -> Iterator[Callback]:
-        return iter(self.callbacks)
-
-    def __getattr__(self, event: str) -> Callable[..., None]:
-        """Return a function that calls the method `event`, such as "on_step_end", of each callback."""
-        if not event.startswith("on_"):
-            raise AttributeError(event)
-
-        def call(*arguments) -> None:
-            for callback in self.callbacks:
-                getattr(callback, event)(self.state, *arguments)
-
-        return call
 
 
 class ProgressBar(Callback):

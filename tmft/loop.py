@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from tmft.callbacks import (
     BestWeights,
     Callback,
-    CallbackList,
     EpochResult,
     LoopState,
     ProgressBar,
@@ -133,16 +132,16 @@ def fit(
         steps=steps,
         embed=embed,
         best_weights=best_weights,
+        callbacks=[*callbacks, ProgressBar(), StopIfDiverged()],
     )
-    events = CallbackList([*callbacks, ProgressBar(), StopIfDiverged()], state)
     try:
-        events.on_train_begin()  # a resumed run loads its finished epochs and its best weights here
+        state.call("on_train_begin")  # a resumed run loads its finished epochs and its best weights here
         yield from state.finished_epochs
         while len(state.finished_epochs) < recipe.epochs:
             state.begin_epoch()
             weights.module.train()  # dropout is on
             with weights:  # inside, only the word embeddings that occur in the text are trained
-                events.on_epoch_begin()  # a resumed run loads weights, optimizer and random states here
+                state.call("on_epoch_begin")  # a resumed run loads weights, optimizer and random states here
                 for step in steps:  # a resumed epoch continues with its next step
                     optimizer.zero_grad()
                     for batch in step:  # the gradients of several batches add up
@@ -152,13 +151,13 @@ def fit(
                             loss = batch.loss_fn(*embeddings, batch.target)
                         state.add_loss(loss, num_examples=len(batch))
                         amp.backward(loss)
-                        events.on_substep_end(batch)  # gradient surgery: set this task's gradient aside
-                    events.on_pre_optimizer_step()  # gradient surgery: put the combined gradient in place
+                        state.call("on_substep_end", batch)  # gradient surgery sets its gradient aside
+                    state.call("on_pre_optimizer_step")  # gradient surgery puts the combined one in place
                     amp.clip_grad_norm_(optimizer, weights.parameters, recipe.max_grad_norm)
                     if amp.step(optimizer):  # False if an fp16 gradient overflowed and the step was skipped
                         scheduler.step()
-                    events.on_step_end()  # progress bar; now and then a checkpoint
-                events.on_epoch_end()
+                    state.call("on_step_end")  # progress bar; now and then a checkpoint
+                state.call("on_epoch_end")
             state.stop_clock()  # the speed that is reported does not count the evaluation
 
             # Dev is scored without dropout (Embedder.embed_no_grad) and, outside `with amp`, in float32. The
@@ -166,8 +165,8 @@ def fit(
             dev_metrics = task.evaluate(embed, "dev").metrics
             is_best = best_weights.update(dev_metrics[task.selection_metric])
             yield state.finish_epoch(dev_metrics, is_best)
-            events.on_evaluate()  # a checkpoint is written after the caller has saved the epoch
+            state.call("on_evaluate")  # a checkpoint is written after the caller has saved the epoch
     finally:
         best_weights.restore()
         model.eval()
-        events.on_train_end()
+        state.call("on_train_end")
