@@ -28,13 +28,12 @@ import torch
 from tmft.checkpoints.compact import NUMBER_RANGES
 from tmft.checkpoints.model_card import ModelCardData
 from tmft.checkpoints.sentence_folder import check_can_be_saved
-from tmft.data import Examples
 from tmft.datasets.task_lookup import get_task, read_all_splits
 from tmft.errors import SEED_RANGE, InputError, check_choice, check_range
 from tmft.io.arguments import check_arguments
 from tmft.loop import Recipe, fit
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.students.distillation_data import MAX_DEV_LINES, combine_embeddings, deduplicate
+from tmft.students.distillation_data import MAX_DEV_LINES, combine_embeddings, deduplicate, split_examples
 from tmft.students.distillation_loss import EmbeddingDistillation
 from tmft.students.narrow_models import check_shape, factorize_embeddings, narrow_student
 from tmft.students.quantized_weights import QuantizedWeights
@@ -141,10 +140,7 @@ def distill(
     target = combine_embeddings(*targets) if len(targets) == 2 else targets[0]
     num_dev = max(2, min(MAX_DEV_LINES, len(lines) // 100))
     task = replace(TASKS["distillation"], metric="teacher_cosine", eval_files="")
-    examples = {
-        "train": Examples((lines[num_dev:],), target[num_dev:]),
-        "dev": Examples((lines[:num_dev],), target[:num_dev]),
-    }
+    examples = {split: split_examples(lines, target, num_dev, 0, split) for split in ("train", "dev")}
     objective = EmbeddingDistillation(student.dimensions, task)
     callbacks = [QuantizedWeights(student, quantization)] if quantization else []
     names = [one.source or "a teacher" for one in teachers]

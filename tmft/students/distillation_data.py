@@ -89,11 +89,19 @@ def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) 
     if config.second_teacher:
         _, others = embedded_lines(config.second_teacher, config, splits_text, excluded_sentences)
         embeddings = combine_embeddings(embeddings, others)
-    dev_size = held_out_size(len(lines), splits_text)
-    start, end = {"dev": (0, dev_size), "test": (dev_size, 2 * dev_size), "train": (2 * dev_size, None)}[
-        split
-    ]
-    return Examples((lines[start:end],), embeddings[start:end])
+    num_dev = num_test = held_out_size(len(lines), splits_text)
+    return split_examples(lines, embeddings, num_dev, num_test, split)
+
+
+def split_examples(lines: list[str], embeddings: Tensor, num_dev: int, num_test: int, split: str) -> Examples:
+    """Return the Examples of a split: the first lines are dev, the next ones test, the others train."""
+    num_held_out = num_dev + num_test
+    parts = {
+        "dev": slice(num_dev),
+        "test": slice(num_dev, num_held_out),
+        "train": slice(num_held_out, None),
+    }
+    return Examples((lines[parts[split]],), embeddings[parts[split]])
 
 
 def embedded_lines(
