@@ -33,8 +33,7 @@ class Batch:
     texts_per_example: k, the number of texts of an example, 2 for pairs.
     target: the labels, as the loss needs them, (P, ...).
     loss_fn: called with k embeddings, (P, D) each, and the target; returns the loss, a scalar. It is
-        TrainingTask.weighted_loss, which calls the objective of the task, such as CosineMSE in
-        cosine.py.
+        TrainingTask.weighted_loss, which calls the objective of the task, such as CosineMSE in loss.py.
     task: name of the task, "" if there is only one.
     """
 

@@ -1,1 +1,1 @@
-"""Using a finished model: export, upload to the hub, embedding of large files, search, quantization."""
+"""Using a finished model: embeddings of large files, search, a server, and an adapter for mteb."""

@@ -164,11 +164,6 @@ def fit_quantile(x: Tensor) -> Quantile:
     return Quantile(torch.lerp(ordered[:, below], ordered[:, below + 1], position - below))
 
 
-def fit_normalize(x: Tensor) -> Normalize:
-    """Return the map x / ||x||. x is ignored; it is here so that all entries have the same parameter."""
-    return Normalize()
-
-
 # fmt: off
 POSTPROCESSING: dict[str, Callable[[Tensor], nn.Module]] = {
     "center":    fit_center,
@@ -176,7 +171,7 @@ POSTPROCESSING: dict[str, Callable[[Tensor], nn.Module]] = {
     "whiten":    fit_whiten,
     "abtt":      fit_abtt,
     "quantile":  fit_quantile,
-    "normalize": fit_normalize,
+    "normalize": lambda x: Normalize(),  # x / ||x||, for which nothing is fitted
 }
 # fmt: on
 
