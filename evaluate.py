@@ -22,6 +22,7 @@ Other commands use a model or make tables of runs: python -m tmft --help
 """
 
 from argparse import Namespace
+from contextlib import ExitStack
 from functools import cache, partial
 from typing import Any
 
@@ -45,6 +46,7 @@ from tmft.io.atomic import write_file
 from tmft.io.formatting import percent, to_json
 from tmft.reports.score_tables import difference_table, format_results
 from tmft.runs.run_result import FineTunedRun
+from tmft.speed.prepacked_weights import prepacked_weights
 from tmft.tasks import OVERALL
 from tmft.training.multitask import average_scores
 from tmft.training_free.postprocessing import append_modules
@@ -72,10 +74,13 @@ def main(argv: list[str] | None = None) -> None:
         encoders.append(make_training_free_encoders(args, model, config))
         evaluations.append(run.add_trained_parts(untrained, model, args.layer, is_changed))
 
-    if args.other:
-        tables, content = compare_with_other(args, encoders, evaluations)
-    else:
-        tables, content = score_model(args, encoders[0], evaluations[0], runs[0], is_changed)
+    with ExitStack() as stack:
+        for model in models:
+            stack.enter_context(prepacked_weights(model.encoder))
+        if args.other:
+            tables, content = compare_with_other(args, encoders, evaluations)
+        else:
+            tables, content = score_model(args, encoders[0], evaluations[0], runs[0], is_changed)
     print("\n" + tables)
     if args.json:
         write_file(args.json, to_json(content))

@@ -572,9 +572,9 @@ class SentenceEncoder(nn.Module):
     def evaluation_mode(self) -> Iterator[None]:
         """Switch dropout off during a with block, also if the block raises an error."""
         training_modules = [module for module in list_modules(self) if module.training]
-        for module in training_modules:
-            module.training = False
         try:
+            for module in training_modules:
+                module.training = False
             yield
         finally:
             for module in training_modules:

@@ -86,6 +86,15 @@ REPLACEMENTS = {
         "prepare_for_fork": lambda: None,
     },
     "tmft.models.families": {"no_init_weights": nullcontext},
+    **{
+        command: {"prepacked_weights": lambda model: nullcontext()}
+        for command in (
+            "evaluate",
+            "tmft.cli.encode_command",
+            "tmft.cli.search_command",
+            "tmft.serving.server",
+        )
+    },
 }
 
 
@@ -167,6 +176,7 @@ def test_without_speed_losses_and_embeddings_are_the_same(model_type, tmp_path, 
     norms = {"t5": "RMSNorm", "qwen3": "RMSNorm", "gemma3_text": "rms_norm"}
     # in commands, or on a GPU
     elsewhere = {"limit_threads", "describe_threads", "describe_slowdown", "GraphedEmbedder", "copy_to"}
+    elsewhere |= {"prepacked_weights"}
     if model_type not in ("qwen3", "gemma3_text"):  # a DeBERTa needs it on a GPU alone
         elsewhere |= {"constant_on"}
     assert used == everything - elsewhere - ({"RMSNorm", "rms_norm"} - {norms.get(model_type)})

@@ -27,6 +27,7 @@ from tmft.io.atomic import check_writable
 from tmft.io.distributed import init_distributed
 from tmft.io.formatting import format_duration
 from tmft.serving.encode_file import STORED_TYPES, encode_file, metadata_path
+from tmft.speed.prepacked_weights import prepacked_weights
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -36,9 +37,10 @@ def main(argv: list[str] | None = None) -> None:
     processes = init_distributed(choose_device(args.device))
     model = load_model(args, processes.device)
     start = time.perf_counter()
-    count, num_resumed = encode_file(
-        model, args.file, args.out, processes, args.column, args.keep_columns, args.embedding_precision
-    )
+    with prepacked_weights(model.encoder):
+        count, num_resumed = encode_file(
+            model, args.file, args.out, processes, args.column, args.keep_columns, args.embedding_precision
+        )
     if processes.rank == 0:
         seconds = time.perf_counter() - start
         resumed = f", {num_resumed} of them before" if num_resumed else ""

@@ -26,6 +26,7 @@ from tmft.embedding.prompts import choose_prompt, parse_prompt
 from tmft.io.formatting import without_control_characters
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.search import nearest_lines, retrieval_prompts
+from tmft.speed.prepacked_weights import prepacked_weights
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -35,15 +36,16 @@ def main(argv: list[str] | None = None) -> None:
     if any(prompts):
         query, line = (without_control_characters(repr(prompt)) for prompt in prompts)
         print(f"prompt of the query {query}, of the lines {line}", file=sys.stderr)
-    lines = nearest_lines(
-        model,
-        args.query,
-        args.corpus,
-        vectors=args.vectors,
-        query_prompt=query_prompt,
-        document_prompt=document_prompt,
-        column=args.column,
-    )
+    with prepacked_weights(model.encoder):
+        lines = nearest_lines(
+            model,
+            args.query,
+            args.corpus,
+            vectors=args.vectors,
+            query_prompt=query_prompt,
+            document_prompt=document_prompt,
+            column=args.column,
+        )
     for similarity, line in lines:
         print(f"{similarity:.4f}  {without_control_characters(line)}")
 

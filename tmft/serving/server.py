@@ -29,6 +29,7 @@ from starlette.requests import ClientDisconnect
 
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
+from tmft.speed.prepacked_weights import prepacked_weights
 from tmft.tokenizer import check_sentences
 
 MAX_BYTES, MAX_TEXTS, MAX_LENGTH = 4_000_000, 2048, 100_000  # of a request; in one; characters of a text
@@ -55,6 +56,8 @@ class EmbeddingAPI(litserve.LitAPI):
     def setup(self, device: str) -> None:
         """Load the model and embed a first text, before the server says that it is healthy."""
         self.model = self.load().eval()
+        self.fast_model = prepacked_weights(self.model.encoder)  # as long as this process
+        self.fast_model.__enter__()
         [embedding], _ = self.embed(["warm-up"])
         self.has_unit_length = abs(np.linalg.norm(embedding) - 1) < 1e-4  # then that of every text has it
 

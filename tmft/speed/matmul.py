@@ -12,9 +12,8 @@ import torch.nn.functional as F
 BACKEND = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # torch adds it when it is imported
 MAX_ERROR = 1e-6  # of a product: in float32 it is about 2e-7, in bfloat16 8e-4
 LOCK = threading.Lock()
-# Empty if no with block of fast_matmul is active; else the former value of fp32_precision, then one entry for
-# each active block.
-ACTIVE: list[str] = []
+# The active with blocks of fast_matmul -> the value of fp32_precision before the first of them.
+ACTIVE: dict[object, str] = {}
 
 
 @contextmanager
@@ -29,18 +28,17 @@ def fast_matmul() -> Iterator[None]:
     if not onednn_is_exact():
         yield
         return
-    with LOCK:
-        if not ACTIVE:
-            ACTIVE.append(BACKEND.fp32_precision)
+    block = object()
+    try:  # an interrupt may come at any time
+        with LOCK:
+            ACTIVE[block] = next(iter(ACTIVE.values()), BACKEND.fp32_precision)
             BACKEND.fp32_precision = "bf16"
-        ACTIVE.append("")
-    try:
         yield
     finally:
         with LOCK:
-            ACTIVE.pop()
-            if len(ACTIVE) == 1:
-                BACKEND.fp32_precision = ACTIVE.pop()
+            original = ACTIVE.pop(block, None)
+            if original is not None and not ACTIVE:
+                BACKEND.fp32_precision = original
 
 
 @cache

@@ -5,26 +5,26 @@ Inside `with fast_encoding(...)` a model gives the same results, up to rounding.
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from functools import cache
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeGuard
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tmft.speed.malloc_threshold import raise_malloc_threshold
 from tmft.speed.matmul import fast_matmul, onednn_is_exact
 
-MIN_TOKENS = 4096  # for fewer tokens, a single call needs no copies of all weights at a time
+MIN_TOKENS = 4096  # for fewer tokens, a copy of all weights takes longer than it saves
 # Smaller products are left to MKL, which begins one in 1 microsecond; oneDNN takes 10.
 MIN_MULTIPLICATIONS = 250_000
 # With prepacked weights only the products of attention are left, and MKL is faster at them for fewer tokens.
 MIN_ATTENTION_TOKENS = 128
 MAX_PREPACKED_BYTES = 2**30  # larger models are not prepacked, because their weights would be copied
-LOCK = threading.Lock()
+LOCK = threading.RLock()
+# A model that computes with prepacked weights just now -> the active blocks of prepacked_weights: those of
+# several threads, or one inside another.
+BLOCKS: WeakKeyDictionary[nn.Module, set[object]] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -39,103 +39,44 @@ def fast_encoding(model: nn.Module, num_tokens: int, hidden_size: int) -> Iterat
     if is_float32 and num_tokens * hidden_size**2 < MIN_MULTIPLICATIONS:
         yield
         return
-    # under autocast, products use a copy of the weights in 16 bits, which would not have the layout
-    prepacked = None if torch.is_autocast_enabled("cpu") else prepacked_model(model)
-    has_large_products = num_tokens >= MIN_ATTENTION_TOKENS or (prepacked is not None and prepacked.is_large)
-    with (
-        nullcontext() if prepacked is None else prepacked.installed(num_tokens >= MIN_TOKENS),
-        fast_matmul() if has_large_products else nullcontext(),
-    ):
+    with ExitStack() as stack:
+        # under autocast, products use a copy of the weights in 16 bits, which would not have the layout
+        if num_tokens >= MIN_TOKENS and not torch.is_autocast_enabled("cpu"):
+            stack.enter_context(prepacked_weights(model))
+        if num_tokens >= MIN_ATTENTION_TOKENS or model not in BLOCKS:
+            stack.enter_context(fast_matmul())
         yield
 
 
-def prepacked_model(model: nn.Module) -> "PrepackedModel":
-    """Return the PrepackedModel of a model: the one of the last call, unless a weight has changed since."""
-    forget_weights_after_a_step()
-    with LOCK:
-        prepacked, state = PREPACKED_MODELS.get(model), weight_state(model)
-        if prepacked is not None and prepacked.is_unchanged(state):
-            prepacked.is_constant = True
-        else:
-            prepacked = PREPACKED_MODELS[model] = PrepackedModel(model, state)
-    return prepacked
+@contextmanager
+def prepacked_weights(model: nn.Module) -> Iterator[None]:
+    """Inside a with block, let the linear layers of a model compute with copies of their weights.
 
-
-class PrepackedModel:
-    """Linear layers of a model, which compute with copies of their weights in oneDNN's memory layout.
-
-    Without the copies, oneDNN would convert the weights in every call. They are kept once a second call has
-    found the weights unchanged. Until then, each is made when it is needed and freed at once, unless there
-    are many tokens: a model that is used once, or trained between two calls, needs no memory for them.
-    state: the result of weight_state.
+    The copies have oneDNN's memory layout, into which it would otherwise convert the weights in each product.
+    The weights must not change inside the block, so it is as long as one call of many sentences, or as the
+    part of a command that only encodes with its model. Blocks may overlap; the last one frees the copies.
     """
-
-    def __init__(self, model: nn.Module, state: list[object]):
-        products = list(find_products(model))
-        linears = [linear for *_, linears in products for linear in linears]
-        self.is_large = sum(linear.weight.nbytes for linear in linears) > MAX_PREPACKED_BYTES
-        self.methods = [] if self.is_large else [PrepackedMethod(*product) for product in products]
-        self.state, self.is_constant, self.num_users = state, False, 0
-        # the state has their ids, which are no other tensors' as long as these exist
-        self.tensors = [tensor for linear in linears for tensor in linear.parameters()]
-        self.samples = [sample_numbers(tensor) for tensor in self.tensors]
-        self.sampled = [sample.tobytes() for sample in self.samples]
-
-    def is_unchanged(self, state: list[object]) -> bool:
-        """Return whether all weights are what they were when this object was made."""
-        return state == self.state and [sample.tobytes() for sample in self.samples] == self.sampled
-
-    @contextmanager
-    def installed(self, is_long: bool) -> Iterator[None]:
-        """Inside a with block, let the modules use these methods. is_long: keep the copies until its end."""
+    block = object()
+    try:  # an interrupt may come at any time
         with LOCK:
-            self.num_users += 1
-            for method in self.methods:
-                if self.is_constant or is_long:
-                    method.prepacked = method.prepacked or method.prepack()
+            methods = [] if model in BLOCKS else prepack(model)
+            for method in methods:
                 vars(method.module)[method.name] = method
-        try:
-            yield
-        finally:
-            with LOCK:
-                self.num_users -= 1
-                for method in self.methods if self.num_users == 0 else ():  # else another thread needs them
-                    if vars(method.module).get(method.name) is method:
-                        del vars(method.module)[method.name]
-                    if not self.is_constant:
-                        method.prepacked = None
-
-
-PREPACKED_MODELS: WeakKeyDictionary[nn.Module, PrepackedModel] = WeakKeyDictionary()
-
-
-@cache
-def forget_weights_after_a_step() -> None:
-    """Free all copies after each step of an optimizer: fused optimizers change weights unnoticed."""
-    register_optimizer_step_post_hook(lambda *_: PREPACKED_MODELS.clear())
-
-
-def weight_state(model: nn.Module) -> list[object]:
-    """Return a list that changes when a linear layer or one of its weights is replaced, or changed in place.
-
-    torch counts changes in place, but for tensors made in inference mode: the result is then always another.
-    It does not count changes through `tensor.data` or a numpy array, see sample_numbers.
-    """
-    state: list[object] = []
-    try:
-        for module in list_modules(model)[1:]:  # without the model, which would be kept in memory
-            attributes = vars(module)
-            if "query" in attributes["_modules"]:
-                state += module, is_usual(module, "project")
-            if type(module) is nn.Linear:
-                state += module, is_usual(module, "forward")
-                state += len(attributes["_forward_hooks"]), len(attributes["_forward_pre_hooks"])
-                for tensor in attributes["_parameters"].values():
-                    if tensor is not None:
-                        state += id(tensor), tensor._version, tensor.data_ptr()
-    except RuntimeError:  # there is no count
-        return [object()]
-    return state
+            if methods:
+                BLOCKS[model] = set()
+            if model in BLOCKS:
+                BLOCKS[model].add(block)
+        yield
+    finally:
+        with LOCK:
+            blocks = BLOCKS.get(model, set())
+            blocks.discard(block)
+            if not blocks:
+                BLOCKS.pop(model, None)
+                for module in list_modules(model):
+                    for name in ("forward", "project"):
+                        if isinstance(vars(module).get(name), PrepackedMethod):
+                            del vars(module)[name]
 
 
 def list_modules(model: nn.Module) -> list[nn.Module]:
@@ -151,18 +92,6 @@ def list_modules(model: nn.Module) -> list[nn.Module]:
     return modules
 
 
-def sample_numbers(tensor: Tensor) -> np.ndarray:
-    """Return a view of eight numbers of a float tensor, as integers.
-
-    A change that torch does not count, such as one through `tensor.data`, is noticed if it changes one of
-    them, as one of all numbers does. They are next to each other, because reading others takes longer.
-    """
-    row = tensor.detach()
-    while row.ndim > 1:
-        row = row[len(row) // 2]
-    return row[:8].view(torch.int16 if tensor.dtype.itemsize == 2 else torch.int32).numpy()
-
-
 # A module, the name of a method, and the linear layers whose outputs the method returns.
 Product = tuple[nn.Module, str, list[nn.Linear]]
 
@@ -175,26 +104,30 @@ class PrepackedMethod:
     """
 
     def __init__(self, module: nn.Module, name: str, linears: list[nn.Linear]):
-        self.module, self.name, self.linears = module, name, linears
-        self.prepacked: tuple[Tensor, Tensor | None] | None = None  # the result of prepack, if it is kept
-
-    def prepack(self) -> tuple[Tensor, Tensor | None]:
-        """Return the weight in oneDNN's layout, and the bias. Those of several layers are concatenated."""
-        weight: Tensor = self.linears[0].weight.detach()
-        bias: Tensor | None = self.linears[0].bias
-        if len(self.linears) > 1:
-            weight = torch.cat([linear.weight.detach() for linear in self.linears])
-            bias = torch.cat([linear.bias.detach() for linear in self.linears])
-        return torch.ops.mkldnn._reorder_linear_weight(weight), bias
+        self.module, self.name = module, name
+        self.sizes = [len(linear.weight) for linear in linears]  # of each output
+        weight: Tensor = linears[0].weight.detach()
+        self.bias: Tensor | None = linears[0].bias
+        if len(linears) > 1:
+            weight = torch.cat([linear.weight.detach() for linear in linears])
+            self.bias = torch.cat([linear.bias.detach() for linear in linears])
+        self.weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight)  # in oneDNN's layout
 
     def __call__(self, x: Tensor) -> Any:
         """Return the outputs of the linear layers, (..., out_features) each. x: (..., in_features)."""
-        weight, bias = self.prepacked or self.prepack()
-        outputs = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-        return outputs if self.name == "forward" else outputs.chunk(len(self.linears), dim=-1)
+        outputs = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+        return outputs if self.name == "forward" else outputs.split(self.sizes, dim=-1)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[nn.Module, str]]:
         return getattr, (self.module, self.name)
+
+
+def prepack(model: nn.Module) -> list[PrepackedMethod]:
+    """Return the methods that compute with copied weights; none if the model is too large to be copied."""
+    products = list(find_products(model))
+    if sum(linear.weight.nbytes for *_, linears in products for linear in linears) > MAX_PREPACKED_BYTES:
+        return []
+    return [PrepackedMethod(*product) for product in products]
 
 
 def find_products(model: nn.Module) -> Iterator[Product]:
@@ -209,6 +142,8 @@ def find_products(model: nn.Module) -> Iterator[Product]:
         if "query" in module._modules and hasattr(module, "project"):
             name, parts = "project", [getattr(module, part) for part in ("query", "key", "value")]
         linears = [part for part in parts if can_prepack(part)]
+        if len(parts) > 1 and any(linear.bias is None for linear in linears):
+            continue  # one product has a bias for all of its outputs, or for none
         if len(linears) == len(parts) and found.isdisjoint([module, *parts]) and is_usual(module, name):
             found.update(linears)
             yield module, name, linears
