@@ -31,15 +31,15 @@ class Examples:
 
     texts: one list of N sentences per text column, so that texts[1][i] is the second text of example i. The
         columns are (sentence,), (sentence1, sentence2), (anchor, positive) or (anchor, positive, negative).
-    labels: N scores, N class indices, or N target embeddings, a tensor (N, D). In a task without labels, they
-        number the distinct anchors, from 0: examples with the same anchor have the same label.
+    labels: N scores, N class indices, or N target embeddings, a tensor (N, D). In a task without labels, the
+        numbers of the texts of each example, k of them: equal texts have the same number.
     subsets: name of a subset, such as MSRpar of STS12 -> slice of its examples; {} if there are none.
 
     Raises InputError unless there are as many labels as texts in each column.
     """
 
     texts: tuple[list[str], ...]
-    labels: list[float] | Tensor
+    labels: list[Any] | Tensor
     subsets: dict[str, slice] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -113,7 +113,7 @@ def read_examples(task: Task, split: str) -> Examples:
 
     labels: list[Any] = []  # numbers, or texts if the classes are read from the file
     examples = Examples(texts=tuple([] for _ in task.columns), labels=labels)
-    anchor_ids: dict[str, int] = {}  # first text -> its index among the distinct ones
+    text_ids: dict[str, int] = {}  # text -> its number among the distinct ones
     for path in paths:
         start = len(examples)
         for place, cells in read_table(path, *column_choices):
@@ -124,13 +124,19 @@ def read_examples(task: Task, split: str) -> Examples:
                 raise InputError(f"empty sentence ({place}): fill it in or remove the line")
             for column, text in zip(examples.texts, texts, strict=True):
                 column.append(text)
-            anchor_id = anchor_ids.setdefault(texts[0], len(anchor_ids))
-            labels.append(parse_label(cells[-1], task, place) if task.label else anchor_id)
+            labels.append(
+                parse_label(cells[-1], task, place) if task.label else number_texts(texts, text_ids)
+            )
         if len(examples) == start:
             raise InputError(f"no examples ({path}): the file has only a header line")
         if len(paths) > 1:
             examples.subsets[path.stem] = slice(start, len(examples))
     return examples
+
+
+def number_texts(texts: list[str], text_ids: dict[str, int]) -> list[int]:
+    """Return the number of each text, and add new texts to text_ids. text_ids: text -> its number, from 0."""
+    return [text_ids.setdefault(text, len(text_ids)) for text in texts]
 
 
 def parse_label(text: str, task: Task, place: str) -> float | str:
@@ -156,11 +162,11 @@ def parse_label(text: str, task: Task, place: str) -> float | str:
     return score
 
 
-def labels_to_targets(labels: list[float] | Tensor, task: Task) -> Tensor:
+def labels_to_targets(labels: list[Any] | Tensor, task: Task) -> Tensor:
     """Convert N labels to the target that the loss needs, a tensor with one entry per example.
 
     Scores are rescaled to [0, 1]: a score of 4 in the range 0 to 5 becomes 0.8. The result is (N,) float32.
-    Class indices, and labels that number the anchors, become (N,) int64. Embeddings stay (N, D) float32.
+    Class indices become (N,) int64, the numbers of texts (N, k) int64. Embeddings stay (N, D) float32.
     """
     if isinstance(labels, Tensor):
         return labels.float()

@@ -464,7 +464,7 @@ def test_a_file_is_written_for_each_name_and_read_by_its_task(tmp_path, monkeypa
         ("sst5", "dev", "A good film .", 3),
         ("trec", "test", "What is café ?", 1),
         ("mr", "test", "café … a “b” .", 1),
-        ("nli", "train", "A man, old", 0),
+        ("nli", "train", "A man, old", [0, 1, 2]),
     ]:
         examples = read_examples(get_task(task, data_root=str(data)), split)
         assert (examples.texts[0][0], examples.labels[0]) == (text, label)

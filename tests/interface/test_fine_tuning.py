@@ -15,6 +15,8 @@ from tmft.runs.result_json import read_result
 from tmft.tasks import TASKS
 
 ROWS = [(a, b, float(score)) for a, b, score in (line.split("\t") for line in PAIRS)]
+# 30 pairs of different texts
+DISTINCT_ROWS = [(a + " music" * n, b, round(score - n / 10, 1)) for n in range(10) for a, b, score in ROWS]
 DICTS = [{"sentence1": a, "sentence2": b, "score": score} for a, b, score in ROWS]
 SHORT = {"epochs": 2, "batch_size": 2, "lr": 1e-3, "precision": "fp32", "device": "cpu"}
 TOPICS = [("a man plays guitar", "music"), ("the cat eats", "animals"), ("guitar music", "music")]
@@ -127,7 +129,9 @@ def test_columns_of_dicts_are_taken_by_their_names(tiny_folder):
         {"positive": "p", "negative": "n", "anchor": "a"},
         {"anchor": "a", "negative": "n", "positive": "p"},
     ]
-    assert collect_examples(triplets, "train", False) == Examples((["a"] * 2, ["p"] * 2, ["n"] * 2), [0, 0])
+    assert collect_examples(triplets, "train", False) == Examples(
+        (["a"] * 2, ["p"] * 2, ["n"] * 2), [[0, 1, 2]] * 2
+    )
     both = [{"one": a, "score": score, "two": b, "label": str(score > 2.5)} for a, b, score in ROWS]
     both = [dict(reversed(row.items())) if number else row for number, row in enumerate(both)]
     texts = [list(column) for column in zip(*ROWS, strict=True)][:2]
@@ -139,14 +143,14 @@ def test_columns_of_dicts_are_taken_by_their_names(tiny_folder):
 def test_contrastive_pairs_are_chosen_by_pairs_with_scores(tiny_folder):
     anchors = [(a, b) for a, b, _ in ROWS] * 2
     objective = {"objective": "multiple_negatives_ranking", "temperature": 0.1, "score_range": (0, 5)}
-    result = fine_tune(tiny_folder, anchors, ROWS * 2, layer=1, **objective, **SHORT)
+    result = fine_tune(tiny_folder, anchors, DISTINCT_ROWS[:6], layer=1, **objective, **SHORT)
     [run] = result.sweep.layers[1]
     assert run["settings"]["task"]["objective_args"] == {"temperature": 0.1}
     assert run["dev"]["pairs"] == run["test"]["pairs"] == 3
 
 
 def test_a_tenth_is_held_out_if_there_is_no_dev_and_no_test(tiny_folder):
-    result = fine_tune(tiny_folder, [row for row in ROWS for _ in range(10)], layer=0, **SHORT)
+    result = fine_tune(tiny_folder, DISTINCT_ROWS, layer=0, **SHORT)
     [run] = result.sweep.layers[0]
     assert (run["dev"]["pairs"], run["test"]["pairs"]) == (3, 3)
 
@@ -164,7 +168,8 @@ def test_callbacks_are_called(tiny_folder):
 
 
 F1 = {"objective": "cosine_bce", "metric": "f1"}
-RARE = [("a", "b", "rare" if number == 12 else str(number % 2)) for number in range(20)]  # 12 is held out
+# example 12 is held out
+RARE = [("a" * (1 + number), "b", "rare" if number == 12 else str(number % 2)) for number in range(20)]
 TWO_CLASSES = [(a, b, "same" if score > 2 else "other") for a, b, score in ROWS]
 
 

@@ -71,23 +71,30 @@ def test_value_and_gradient_equal_those_of_sentence_transformers(count, symmetri
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_mask_duplicate_anchors_removes_the_positives_of_equal_anchors_from_the_negatives():
+@pytest.mark.parametrize(
+    ("text_ids", "negatives_of"),
+    [
+        ([[0, 1, 2], [3, 4, 5], [0, 6, 7]], [([1], [0, 1, 2]), ([0, 2], [0, 1, 2]), ([1], [0, 1, 2])]),
+        ([[0, 1, 2], [3, 4, 5], [6, 1, 7]], [([1], [0, 1, 2]), ([0, 2], [0, 1, 2]), ([1], [0, 1, 2])]),
+        ([[0, 1, 2], [3, 4, 1], [6, 8, 7]], [([1, 2], [0, 2]), ([0, 2], [0, 1, 2]), ([0, 1], [0, 1, 2])]),
+    ],
+    ids=["equal anchors", "equal positives", "a positive is a hard negative"],
+)
+def test_mask_duplicate_anchors_removes_equal_texts_from_the_negatives(text_ids, negatives_of):
     u, v, negatives = embeddings(3)
-    anchor_ids = torch.tensor([0, 1, 0])
+    text_ids = torch.tensor(text_ids)
     scores = torch.cosine_similarity(u[:, None], v, dim=-1) / 0.1
     hard = torch.cosine_similarity(u[:, None], negatives, dim=-1) / 0.1
     expected = 0
-    for i, others in enumerate(([1], [0, 2], [1])):
-        left = torch.cat([scores[i, [i, *others]], hard[i]])
+    for i, (others, hard_negatives) in enumerate(negatives_of):
+        left = torch.cat([scores[i, [i, *others]], hard[i, hard_negatives]])
         right = scores[[i, *others], i]
         expected += (left.logsumexp(0) + right.logsumexp(0) - 2 * scores[i, i]) / 3
-    torch.testing.assert_close(
-        multiple_negatives_ranking(u, v, negatives, 0.1, anchor_ids=anchor_ids), expected
-    )
+    torch.testing.assert_close(multiple_negatives_ranking(u, v, negatives, 0.1, text_ids=text_ids), expected)
     task = get_task("nli", objective_args={"temperature": 0.1, "mask_duplicate_anchors": True})
-    torch.testing.assert_close(MultipleNegativesRanking(7, task)(u, v, negatives, anchor_ids), expected)
+    torch.testing.assert_close(MultipleNegativesRanking(7, task)(u, v, negatives, text_ids), expected)
     other = MultipleNegativesRanking(7, get_task("nli", objective_args={"temperature": 0.1}))(
-        u, v, negatives, anchor_ids
+        u, v, negatives, text_ids
     )
     assert other > expected
 
@@ -113,11 +120,14 @@ def triplets(tmp_path):
     return tmp_path
 
 
-def test_examples_without_labels_have_the_index_of_their_anchor(triplets):
+def test_examples_without_labels_have_the_numbers_of_their_texts(triplets):
     task = get_task("nli", data_root=str(triplets))
     examples = read_split(task, "train")
     assert [len(column) for column in examples.texts] == [6, 6, 6]
-    assert examples.labels == [0, 1, 2, 0, 3, 4]
+    texts = [*zip(*examples.texts, strict=True)]
+    number = dict(zip(sum(texts, ()), sum(examples.labels, []), strict=True))
+    assert [[number[text] for text in row] for row in texts] == examples.labels
+    assert sorted(number.values()) == [*range(len(number))]
     assert labels_to_targets(examples.labels, task).dtype == torch.int64
     dev = read_split(task, "dev")
     assert isinstance(dev, Examples) and dev.labels == [4.5, 2.0, 3.0] and len(dev.texts) == 2

@@ -117,12 +117,12 @@ def test_a_vocabulary_too_small_for_the_characters_is_refused(text):
 
 
 def test_one_percent_of_the_sentences_is_held_out_and_of_a_long_text_less():
-    train, held_out = held_out_split(random_corpus([4] * 1000))
+    train, held_out = held_out_split(random_corpus([9] * 1000))
     assert len(held_out) == 10 and sorted([*train, *held_out]) == list(range(1000))
-    train, held_out = held_out_split(TokenizedCorpus(np.zeros(0), np.arange(1_000_001)))
+    train, held_out = held_out_split(TokenizedCorpus(np.arange(1_000_000), np.arange(1_000_001)))
     assert len(held_out) == 2000 and len(train) == 998_000
-    with pytest.raises(InputError, match="the text is a single sentence"):
-        held_out_split(random_corpus([4]))
+    with pytest.raises(InputError, match="the text has fewer than two different sentences"):
+        held_out_split(TokenizedCorpus.from_sentences([[2, 9, 3]] * 5))
 
 
 def test_15_percent_are_masked_in_the_proportion_8_1_1_and_never_special_tokens(tokenizer):

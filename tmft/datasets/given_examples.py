@@ -7,8 +7,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tmft.data import Examples, parse_label
-from tmft.datasets.task_lookup import select_examples
+from tmft.data import Examples, number_texts, parse_label
+from tmft.datasets.task_lookup import hold_out, select_examples, text_keys
 from tmft.errors import InputError, short_repr
 from tmft.io.files import is_utf8_string
 from tmft.io.text import has_visible_text, read_lines, read_table
@@ -22,7 +22,7 @@ HELD_OUT = 0.1  # fraction of the examples that is held out for dev, and for tes
 def collect_examples(
     given: Any, split: str, has_labels: bool = True, label_names: Sequence[str] = LABEL_NAMES
 ) -> Examples:
-    """Return the examples of a split, with labels that are still text, or as `read_examples` numbers anchors.
+    """Return the examples of a split, with labels that are still text, or as `read_examples` numbers texts.
 
     given: a list of tuples or dicts, a table of pandas, datasets or polars, or the path of a TSV file.
     label_names: LABEL_NAMES, of which the first one that is there has the label.
@@ -40,7 +40,7 @@ def collect_examples(
     rows: list[list[str]] = []  # the texts of each example
     labels: list[Any] = []
     text_names: list[str] = []
-    anchor_ids: dict[str, int] = {}
+    text_ids: dict[str, int] = {}
     for number, example in enumerate(given, start=1):
         place = f"example {number} of {split}, {short_repr(example)}"
         if isinstance(example, Mapping):
@@ -63,7 +63,7 @@ def collect_examples(
         if has_labels and not is_label(label):
             raise InputError(f"{place}: it has no score or label")
         rows.append(cells)
-        labels.append(str(label) if has_labels else anchor_ids.setdefault(cells[0], len(anchor_ids)))
+        labels.append(str(label) if has_labels else number_texts(cells, text_ids))
         if len(cells) != len(rows[0]):
             raise InputError(f"{place}: it has {len(cells)} texts, the first example {len(rows[0])}")
     if not rows:
@@ -109,7 +109,10 @@ def parse_labels(examples: Examples, split: str, task: Task) -> Examples:
 
 
 def hold_out_missing(splits: dict[str, Examples], source: str, fraction: float) -> None:
-    """Take dev and test, if they are missing, out of another split, a fraction of it each."""
+    """Take dev and test, if they are missing, out of another split, a fraction of it each.
+
+    Examples with equal texts stay in one split, so that nothing is scored that was trained on.
+    """
     for name in ("dev", "test"):
         if name not in splits:
             examples = splits[source]
@@ -118,7 +121,11 @@ def hold_out_missing(splits: dict[str, Examples], source: str, fraction: float) 
                 raise InputError(
                     f"{source} has {len(examples)} examples, too few to hold out some: give {name}"
                 )
-            held_out = Random(0).sample(range(len(examples)), count)
-            kept = set(range(len(examples))) - set(held_out)
+            drawn = Random(0).sample(range(len(examples)), count)
+            others = sorted(set(range(len(examples))) - set(drawn))
+            kept, held_out = hold_out(text_keys(examples.texts), drawn + others, count)
+            if len(kept) < 2:
+                problem = f"the examples of {source} repeat too few different texts to hold out some"
+                raise InputError(f"{problem}: give {name}")
             splits[name] = select_examples(examples, sorted(held_out))
             splits[source] = select_examples(examples, sorted(kept))

@@ -21,6 +21,7 @@ import numpy as np
 
 from tmft.data import SPLITS
 from tmft.datasets.readers import Row, join_lines
+from tmft.datasets.task_lookup import hold_out, text_keys
 from tmft.errors import InputError, check_choice, did_you_mean, sanitize, short_repr
 from tmft.io.atomic import check_output_folder, check_writable, replacing_files
 from tmft.io.tables import read_columns, read_header, shortest_number
@@ -266,37 +267,27 @@ def divide_into_splits(
     Rows with equal texts go into the same split, so that no duplicate of a training example is tested. The
     same seed divides equal rows in the same way.
     """
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for index, row in enumerate(rows):
-        groups.setdefault(make_text_key(row, columns), []).append(index)
-    groups_in_order = list(groups.values())
-    order = np.random.default_rng(seed).permutation(len(groups_in_order))
-    shuffled = [index for group in order for index in groups_in_order[group]]
-    group_by_row = {index: group for group, indices in enumerate(groups_in_order) for index in indices}
-    result, begin = {}, 0
-    for name, bound in zip(SPLITS, np.cumsum(fractions), strict=True):
-        end = round(len(rows) * float(bound))
-        while 0 < end < len(rows) and group_by_row[shuffled[end]] == group_by_row[shuffled[end - 1]]:
-            end += 1  # to the end of the group
-        if fractions[SPLITS.index(name)] > 0:
-            result[name] = [rows[index] for index in sorted(shuffled[begin:end])]
-        begin = max(begin, end)
+    keys = text_keys_of_rows(rows, columns)
+    distinct = list(dict.fromkeys(keys))
+    drawn = np.random.default_rng(seed).permutation(len(distinct))
+    place = {distinct[index]: number for number, index in enumerate(drawn)}
+    rest = sorted(range(len(rows)), key=lambda index: place[keys[index]])
+    result, num_divided = {}, 0
+    for name, fraction, bound in zip(SPLITS, fractions, np.cumsum(fractions), strict=True):
+        rest, part = hold_out(keys, rest, round(len(rows) * float(bound)) - num_divided)
+        num_divided += len(part)
+        if fraction > 0:
+            result[name] = [rows[index] for index in sorted(part)]
     return result
 
 
 # ------------------------------------------------------------------------------------------------- the report
 
 
-def normalize_texts(row: Row, columns: Iterable[str]) -> list[str]:
-    """Return the texts of an example, without its label, in lower case and with single spaces."""
-    pairs = zip(columns, row, strict=True)
-    return [" ".join(cell.casefold().split()) for name, cell in pairs if name not in LABELS]
-
-
-def make_text_key(row: Row, columns: Iterable[str]) -> tuple[str, ...]:
-    """Return a key that is equal for examples with equal texts; the order of a pair does not matter."""
-    texts = normalize_texts(row, columns)
-    return tuple(sorted(texts) if set(PAIR_COLUMNS) <= set(columns) else texts)
+def text_keys_of_rows(rows: list[Row], columns: Iterable[str]) -> list[tuple[str, ...]]:
+    """Return the text_keys of rows with these columns, which are texts and labels."""
+    values = values_by_column(rows, columns) if rows else {}
+    return text_keys([texts for name, texts in values.items() if name not in LABELS])
 
 
 def choose_example_noun(columns: Iterable[str]) -> str:
@@ -327,7 +318,7 @@ def describe_split(split: str, rows: list[Row], columns: dict[str, str]) -> str:
 def describe_repetitions(splits: dict[str, list[Row]], columns: dict[str, str]) -> list[str]:
     """Return lines about examples that occur twice in a split, or in two. splits: {name: examples}."""
     result = []
-    keys = {name: [make_text_key(row, columns) for row in rows] for name, rows in splits.items()}
+    keys = {name: text_keys_of_rows(rows, columns) for name, rows in splits.items()}
     for name, rows in splits.items():
         labels: dict[tuple[str, ...], set] = {}
         contradictions = 0
@@ -340,10 +331,7 @@ def describe_repetitions(splits: dict[str, list[Row]], columns: dict[str, str]) 
             result.append(
                 f"note {name}: {repeated} {choose_example_noun(columns)}s repeat an earlier one{other}"
             )
-    texts = {
-        name: {text for row in rows for text in normalize_texts(row, columns)}
-        for name, rows in splits.items()
-    }
+    texts = {name: {text for key in keys[name] for text in key} for name in splits}
     for first, second in combinations(splits, 2):
         known = set(keys[first])
         leaks = sum(key in known for key in keys[second])

@@ -3,7 +3,7 @@
 When a split of a released data set is read that is not in the data folder, the data set is downloaded.
 """
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -364,9 +364,40 @@ def hold_out_dev(train: Examples, dev_fraction: float) -> tuple[Examples, Exampl
             "choose less",
             "dev_fraction",
         )
-    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
-    kept, held_out = (part.sort().values.tolist() for part in (order[count:], order[:count]))
-    return select_examples(train, kept), select_examples(train, held_out)
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0)).tolist()
+    kept, held_out = hold_out(text_keys(train.texts), order, count)
+    if len(kept) < 2:
+        problem = f"dev_fraction {dev_fraction:g}: the training examples repeat too few different texts"
+        raise InputError(f"{problem}: give a dev file", "dev_fraction")
+    return select_examples(train, sorted(kept)), select_examples(train, sorted(held_out))
+
+
+def text_keys(columns: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """Return for each example a key that is equal for equal texts, whatever their case and spaces.
+
+    columns: one list of texts for each column. The order of a pair does not matter.
+    """
+    keys = [
+        tuple(" ".join(text.casefold().split()) for text in texts) for texts in zip(*columns, strict=True)
+    ]
+    return [(*sorted(key),) for key in keys] if len(columns) == 2 else keys
+
+
+def hold_out(keys: Sequence[Hashable], order: Sequence[int], count: int) -> tuple[list[int], list[int]]:
+    """Divide N examples so that equal ones are in the same part, and return the indices of both parts.
+
+    keys: N keys, which are equal for equal examples. order: the indices in the order in which examples are
+    held out, each with all that are equal to it, until there are at least `count`; they may be fewer than N.
+    Returns the indices that are left of `order`, and those that are held out, equal ones next to each other.
+    """
+    indices_by_key: dict[Hashable, list[int]] = {}
+    for index in order:
+        indices_by_key.setdefault(keys[index], []).append(index)
+    held_out: list[int] = []
+    kept: list[int] = []
+    for indices in indices_by_key.values():
+        (held_out if len(held_out) < count else kept).extend(indices)
+    return kept, held_out
 
 
 def select_examples(examples: Examples, indices: list[int]) -> Examples:

@@ -132,8 +132,8 @@ def fine_tune(
         for multiple_negatives_ranking; a list of dicts or a table of pandas, datasets or polars, in which the
         column "score" or "label" (with both, "label" for classes) is that of the label and the others are
         texts; or the path of a TSV file with such columns. If dev or test is None, a tenth of train is held
-        out for it. For multiple_negatives_ranking, dev has pairs with scores, and without a test half of dev
-        is held out.
+        out for it, with all examples of the same texts. For multiple_negatives_ranking, dev has pairs with
+        scores, and without a test half of dev is held out.
     score_range: the lowest and the highest score.
     objective: an entry of OBJECTIVES. metric: an entry of METRICS, which chooses the best epoch on dev; None:
         spearman for scores, accuracy for classes. With "f1" and an objective that predicts one number, such
@@ -157,7 +157,8 @@ def fine_tune(
     Example:
 
     >>> from tmft import fine_tune
-    >>> pairs = [("A dog runs.", "A dog is running.", 4.8), ("A dog runs.", "It rains.", 0.2)] * 10
+    >>> pairs = [(f"Dog {n} runs.", f"Dog {n} is running.", 4.8) for n in range(10)]
+    >>> pairs += [(f"Dog {n} runs.", f"It rains in city {n}.", 0.2) for n in range(10)]
     >>> result = fine_tune("data/twins/mlm", pairs, layer=1, epochs=1, lr=1e-3)  # doctest: +ELLIPSIS
     <BLANKLINE>
     ...

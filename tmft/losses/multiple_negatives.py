@@ -25,15 +25,16 @@ def multiple_negatives_ranking(
     negatives: Tensor | None = None,
     temperature: float = 0.05,
     symmetric: bool = True,
-    anchor_ids: Tensor | None = None,
+    text_ids: Tensor | None = None,
 ) -> Tensor:
     """Cross-entropy of finding each anchor's positive among all positives and hard negatives of the batch.
 
     u, v: (P, D), the anchors and their positives. negatives: (P, D), a hard negative of each anchor, or None.
     temperature: the scores of the softmax are cosines divided by it.
     symmetric: add the cross-entropy of finding each positive's anchor among all anchors.
-    anchor_ids: (P,) integers; if two examples have the same one, the positive of the first is not used as a
-        negative of the second. None uses all.
+    text_ids: (P, k) integers, a number for each text of each example, by which equal texts are known. A text
+        is not used as a negative of an example if it equals its positive, or belongs to an equal anchor. None
+        uses all as negatives.
     Returns a scalar.
 
     Source: Ni et al. 2021, arXiv:2108.08877, equations 1 and 2, whose formula has one direction, and their
@@ -49,13 +50,16 @@ def multiple_negatives_ranking(
     """
     u, v = F.normalize(u, dim=-1), F.normalize(v, dim=-1)
     scores, target = u @ v.T / temperature, torch.arange(len(u), device=u.device)  # (P, P)
-    if anchor_ids is not None:
-        off_diagonal = ~torch.eye(len(u), dtype=torch.bool, device=u.device)
-        same_anchor = (anchor_ids[:, None] == anchor_ids) & off_diagonal  # (P, P)
-        scores = scores.masked_fill(same_anchor, -torch.inf)
+    if text_ids is not None:
+        anchors, positives = text_ids[:, 0], text_ids[:, 1]
+        is_equal = (anchors[:, None] == anchors) | (positives[:, None] == positives)  # (P, P)
+        scores = scores.masked_fill(is_equal.fill_diagonal_(False), -torch.inf)
     reverse_loss = F.cross_entropy(scores.T, target) if symmetric else 0.0
     if negatives is not None:
-        scores = torch.cat([scores, u @ F.normalize(negatives, dim=-1).T / temperature], dim=1)  # (P, 2 P)
+        hard_scores = u @ F.normalize(negatives, dim=-1).T / temperature  # (P, P)
+        if text_ids is not None:
+            hard_scores = hard_scores.masked_fill(text_ids[:, 1, None] == text_ids[:, 2], -torch.inf)
+        scores = torch.cat([scores, hard_scores], dim=1)  # (P, 2 P)
     return F.cross_entropy(scores, target) + reverse_loss
 
 
@@ -82,8 +86,8 @@ class MultipleNegativesRankingConfig(TemperatureConfig):
 
     symmetric: add the loss of finding the anchor of each positive; False: use only the loss of finding the
         positive of each anchor.
-    mask_duplicate_anchors: if two examples of a batch have the same anchor, do not use the positive of one as
-        a negative of the other; False: it is used.
+    mask_duplicate_anchors: if two examples of a batch have the same anchor or positive, do not use the
+        texts of one as negatives of the other; False: they are used.
     """
 
     symmetric: bool = True
@@ -99,21 +103,21 @@ class MultipleNegativesRanking(Objective):
     needs_labels = False
     min_batch_size, needs_whole_batch = 2, True  # the other examples of the batch are the negatives
 
-    def forward(self, u: Tensor, v: Tensor, *negatives_and_anchor_ids: Tensor) -> Tensor:
+    def forward(self, u: Tensor, v: Tensor, *negatives_and_text_ids: Tensor) -> Tensor:
         """Return the loss, a scalar.
 
-        u, v: (P, D) float32, the anchors and their positives. negatives_and_anchor_ids: for triplets, the
-        hard negatives, (P, D); then the anchor ids, (P,) int64, which `labels_to_targets` returns as the
-        target of a task without labels.
+        u, v: (P, D) float32, the anchors and their positives. negatives_and_text_ids: for triplets, the hard
+        negatives, (P, D); then the numbers of the texts, (P, k) int64, which `labels_to_targets` returns as
+        the target of a task without labels.
         """
-        *negatives, anchor_ids = negatives_and_anchor_ids
+        *negatives, text_ids = negatives_and_text_ids
         return multiple_negatives_ranking(
             u,
             v,
             negatives[0] if negatives else None,
             self.config.temperature,
             self.config.symmetric,
-            anchor_ids if self.config.mask_duplicate_anchors else None,
+            text_ids if self.config.mask_duplicate_anchors else None,
         )
 
     def predict(self, u: Tensor, v: Tensor) -> np.ndarray:

@@ -107,15 +107,17 @@ def tokenize_files(paths: Sequence[Path], tokenizer: Tokenizer, max_length: int)
 def held_out_split(corpus: TokenizedCorpus) -> tuple[np.ndarray, np.ndarray]:
     """Split the sentences of a corpus: return the indices for training and the indices of held-out sentences.
 
-    Every 100th sentence is held out; in a long text fewer, so that there are at most MAX_HELD_OUT.
-    Raises InputError if the corpus has fewer than two sentences.
+    Every 100th distinct sentence is held out, once; in a long text fewer, so that there are at most
+    MAX_HELD_OUT. None of those for training is equal to one that is held out.
+    Raises InputError if the corpus has fewer than two distinct sentences.
     """
-    N = len(corpus)
-    if N < 2:
-        raise InputError("the text is a single sentence: give more, because one part is held out for testing")
-    every = max(round(1 / HELD_OUT_FRACTION), -(-N // MAX_HELD_OUT))
-    indices = np.arange(N)
-    return indices[indices % every != 0], indices[::every]
+    numbers = corpus.distinct()[1]  # (N,), of each sentence among the distinct ones
+    first = np.unique(numbers, return_index=True)[1]  # where each of them occurs first
+    if len(first) < 2:
+        problem = "the text has fewer than two different sentences"
+        raise InputError(f"{problem}: give more, because one part is held out for testing")
+    every = max(round(1 / HELD_OUT_FRACTION), -(-len(first) // MAX_HELD_OUT))
+    return np.flatnonzero(numbers % every != 0), first[::every]
 
 
 class SentenceSampler:
