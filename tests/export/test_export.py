@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -313,6 +314,22 @@ GRAPHS = {
 }
 
 
+def padding_on_the_left(encoder: OnnxEncoder) -> Callable[[list[str]], np.ndarray]:
+    """Return the method encode of an OnnxEncoder, whose batches now have their padding on the left."""
+    padded_batch = encoder.tokenizer.padded_batch
+
+    def left_padded_batch(token_ids):
+        batch = padded_batch(token_ids)
+        shifts = (batch["attention_mask"] == 0).sum(1)
+        return {
+            name: np.stack([np.roll(row, n) for row, n in zip(rows, shifts, strict=True)])
+            for name, rows in batch.items()
+        }
+
+    encoder.tokenizer.padded_batch = left_padded_batch
+    return encoder.encode
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", GRAPHS)
 def test_onnx_runtime_gives_the_same_embeddings_for_batches_of_any_shape(case, onnx, tmp_path, capfd):
@@ -327,6 +344,7 @@ def test_onnx_runtime_gives_the_same_embeddings_for_batches_of_any_shape(case, o
         assert_same_embeddings(opened([LONG[number]]), expected[[number]], tolerance=1e-5)
     many = 9 * LONG
     assert_same_embeddings(opened(many), model.encode(many), tolerance=1e-5)
+    assert_same_embeddings(padding_on_the_left(OnnxEncoder(tmp_path / "x"))(LONG), expected, tolerance=1e-5)
     has_vnni = any(torch.cpu.get_capabilities().get(name, False) for name in VNNI)
     quantize_onnx(tmp_path / "x", "int8" if has_vnni else "uint8")  # other CPUs overflow in int8
     assert lowest_cosine(model, FORMATS["onnx"].open(tmp_path / "x")(LONG)) > 0.9

@@ -63,9 +63,9 @@ class OnnxModel(nn.Module):
 
         input_ids: (B, T); attention_mask: (B, T), 1 at tokens and 0 at padding; both int64.
         """
-        B, T = input_ids.shape
+        B, _ = input_ids.shape  # len() would fix the number of rows of the graph
         sentence_ids = attention_mask * torch.arange(1, B + 1, device=input_ids.device)[:, None]
-        position_ids = torch.arange(T, device=input_ids.device).expand(B, T)
+        position_ids = (attention_mask.cumsum(1) - 1).clamp(min=0)  # padding may be on the left
         batch = PackedBatch(input_ids, sentence_ids, position_ids, B)
         hidden = self.model.hidden_states_of(batch)
         return hidden.float(), self.model.pool(hidden, batch)
