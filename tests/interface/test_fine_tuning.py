@@ -1,6 +1,7 @@
 """fine_tune in Python: the runs of the command, from any form of examples, and refusals."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -129,15 +130,45 @@ def test_columns_of_dicts_are_taken_by_their_names(tiny_folder):
         {"positive": "p", "negative": "n", "anchor": "a"},
         {"anchor": "a", "negative": "n", "positive": "p"},
     ]
-    assert collect_examples(triplets, "train", False) == Examples(
+    assert collect_examples(triplets, "train", False)[0] == Examples(
         (["a"] * 2, ["p"] * 2, ["n"] * 2), [[0, 1, 2]] * 2
     )
     both = [{"one": a, "score": score, "two": b, "label": str(score > 2.5)} for a, b, score in ROWS]
     both = [dict(reversed(row.items())) if number else row for number, row in enumerate(both)]
     texts = [list(column) for column in zip(*ROWS, strict=True)][:2]
-    assert collect_examples(both, "train") == Examples(tuple(texts), [str(score) for *_, score in ROWS])
+    assert collect_examples(both, "train")[0] == Examples(tuple(texts), [str(score) for *_, score in ROWS])
     [run] = fine_tune(tiny_folder, both, both, both, layer=1, objective="softmax", **SHORT).sweep.layers[1]
     assert run["settings"]["task"]["classes"] == {"False": 0, "True": 1}
+
+
+def test_columns_of_dev_are_taken_by_the_names_of_train():
+    rows = [{"left": a, "right": b, "score": score} for a, b, score in ROWS]
+    swapped = [{name: row[name] for name in ("right", "score", "left")} for row in rows]
+    train, names = collect_examples(rows, "train")
+    assert names == ["left", "right"]
+    assert collect_examples(swapped, "dev", names_of_train=names)[0] == train
+    pairs = [{"sentence1": a, "sentence2": b, "score": score} for a, b, score in ROWS]
+    assert collect_examples(pairs, "dev", names_of_train=["anchor", "positive"])[0] == train
+
+
+COLUMNS = {  # of an example, and of train -> words of the message
+    ("id anchor positive", ""): "column 'id' is none of its texts, anchor, positive, negative",
+    ("anchor positive idx", ""): "column 'idx' is none of its texts, anchor, positive, negative",
+    ("text id", ""): "column 'id' is none of its texts, text: remove",
+    ("sentence1 sentence2 id", ""): "column 'id' is none of its texts, sentence1, sentence2: remove",
+    ("question answer id", ""): "column 'question' is none of its texts, anchor, positive, negative",
+    ("left other", "left right"): "column 'other' is none of its texts, left, right: remove",
+    ("left", "left right"): "one of its texts is missing, left, right: remove",
+    ("anchor negative", ""): "one of its texts is missing, anchor, positive, negative",
+}
+
+
+@pytest.mark.parametrize("columns", COLUMNS, ids=" of ".join)
+def test_a_column_that_is_no_text_is_named_and_not_trained_on(columns):
+    names, names_of_train = map(str.split, columns)
+    example = {name: f"the {name}" for name in names}
+    with pytest.raises(InputError, match=f"^example 1 of dev, .*: {re.escape(COLUMNS[columns])}"):
+        collect_examples([example], "dev", False, names_of_train=names_of_train)
 
 
 def test_contrastive_pairs_are_chosen_by_pairs_with_scores(tiny_folder):

@@ -12,20 +12,27 @@ from tmft.datasets.task_lookup import hold_out, select_examples, text_keys
 from tmft.errors import InputError, short_repr
 from tmft.io.files import is_utf8_string
 from tmft.io.text import has_visible_text, read_lines, read_table
-from tmft.tasks import PAIR_COLUMNS, TRIPLET_COLUMNS, Task
+from tmft.tasks import PAIR_COLUMNS, TEXT_COLUMN, TRIPLET_COLUMNS, Task
 
 LABEL_NAMES = ("score", "label")  # columns of a score and of the name of a class
 TABLE_METHODS = {"to_dicts": (), "to_list": (), "to_dict": ("records",)}  # of polars, datasets and pandas
+COLUMN_LISTS = (TRIPLET_COLUMNS, TRIPLET_COLUMNS[:2], PAIR_COLUMNS, TEXT_COLUMN)  # of texts
 HELD_OUT = 0.1  # fraction of the examples that is held out for dev, and for test, if they are not given
 
 
 def collect_examples(
-    given: Any, split: str, has_labels: bool = True, label_names: Sequence[str] = LABEL_NAMES
-) -> Examples:
+    given: Any,
+    split: str,
+    has_labels: bool = True,
+    label_names: Sequence[str] = LABEL_NAMES,
+    names_of_train: Sequence[str] = (),
+) -> tuple[Examples, list[str]]:
     """Return the examples of a split, with labels that are still text, or as `read_examples` numbers texts.
 
     given: a list of tuples or dicts, a table of pandas, datasets or polars, or the path of a TSV file.
     label_names: LABEL_NAMES, of which the first one that is there has the label.
+    names_of_train: the names of the columns with the texts of train, which are taken by these names.
+    The second part of the result are the names of the columns with texts, in order; [] for tuples.
     """
     if isinstance(given, (str, PathLike)):
         path = Path(given)
@@ -44,8 +51,8 @@ def collect_examples(
     for number, example in enumerate(given, start=1):
         place = f"example {number} of {split}, {short_repr(example)}"
         if isinstance(example, Mapping):
-            text_names = text_names or order_text_names(example)
-            if sorted(text_names) != sorted(order_text_names(example)):
+            text_names = text_names or order_text_names(example, place, names_of_train)
+            if {*text_names} != {*example} - {*LABEL_NAMES}:
                 raise InputError(f"{place}: its columns are not those of the first example")
             label = next((example[name] for name in label_names if name in example), None)
             cells = [example[name] for name in text_names]
@@ -70,14 +77,27 @@ def collect_examples(
         raise InputError(
             f"there are no examples in {split}: give a list of tuples such as (text, text, score)"
         )
-    return Examples(tuple(map(list, zip(*rows, strict=True))), labels)
+    return Examples(tuple(map(list, zip(*rows, strict=True))), labels), text_names
 
 
-def order_text_names(example: Mapping[str, Any]) -> list[str]:
-    """Return the names of the texts: those of pairs and triplets in their order, others as they come."""
+def order_text_names(example: Mapping[str, Any], place: str, names_of_train: Sequence[str]) -> list[str]:
+    """Return the names of the columns with texts, in the order of train or of COLUMN_LISTS, or as they come.
+
+    Raises InputError, which names the column, if only some of the names are known: another column, such as an
+    id, would be trained on as a text.
+    """
     names = [name for name in example if name not in LABEL_NAMES]
-    known = (*PAIR_COLUMNS, *TRIPLET_COLUMNS)
-    return sorted(names, key=known.index) if set(names) <= set(known) else names
+    lists = [names_of_train] if {*names} & {*names_of_train} else COLUMN_LISTS
+    known = next((columns for columns in lists if {*columns} == {*names}), None)
+    if known:
+        return list(known)
+    closest = max(lists, key=lambda columns: len({*columns} & {*names}))
+    is_triplet = len(names) == 3 and all(isinstance(example[name], str) for name in names)
+    if {*closest} & {*names} or is_triplet:
+        unknown = next((name for name in names if name not in closest), None)
+        problem = f"column {unknown!r} is none of its texts" if unknown else "one of its texts is missing"
+        raise InputError(f"{place}: {problem}, {', '.join(closest)}: remove or rename it")
+    return names
 
 
 def is_label(value: Any) -> bool:

@@ -265,11 +265,10 @@ def prepare_data(given: dict[str, Any], task: Task) -> tuple[Task, dict[str, Exa
     """
     has_classes, is_contrastive = task.label == "label", not task.label
     label_names = LABEL_NAMES[::-1] if has_classes else LABEL_NAMES
-    splits = {
-        name: collect_examples(examples, name, bool(task.label) or name != "train", label_names)
-        for name, examples in given.items()
-    }
-    train = splits["train"]
+    train, names = collect_examples(given["train"], "train", bool(task.label), label_names)
+    splits = {"train": train}
+    for split in [name for name in given if name != "train"]:
+        splits[split], _ = collect_examples(given[split], split, True, label_names, names)
     columns = {1: TEXT_COLUMN, 2: PAIR_COLUMNS, 3: TRIPLET_COLUMNS}[len(train.texts)]
     classes = sorted(set(train.labels)) if has_classes else []
     if len(classes) == 1:
