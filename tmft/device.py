@@ -3,8 +3,9 @@
 import math
 import os
 import sys
-from functools import cache
-from typing import Any
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +14,8 @@ from tqdm import tqdm
 from tmft.errors import InputError
 from tmft.speed.threads import limit_threads
 
+P = ParamSpec("P")
+T = TypeVar("T")
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -64,6 +67,17 @@ def seed_rng(device: torch.device, seed: int) -> None:
             torch.cuda.manual_seed(seed)
     else:
         torch.default_generator.manual_seed(seed)
+
+
+def keep_random_state(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function that seeds torch's generators, which then go on for its caller as they were."""
+
+    @wraps(function)
+    def decorated(*args: P.args, **kwargs: P.kwargs) -> T:
+        with torch.random.fork_rng(range(torch.cuda.device_count())):
+            return function(*args, **kwargs)
+
+    return decorated
 
 
 def get_rng_state(device: torch.device) -> list[Tensor]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tmft.errors import InputError
-from tmft.io.text import read_lines, read_table, select_columns
+from tmft.io.text import has_visible_text, read_lines, read_table, select_columns
 
 HEADER = "a\tb\tc\n"
 # Quotes, spaces, a \r inside a cell and other characters at which Python ends a line are as any other.
@@ -80,3 +80,12 @@ def test_a_device_or_a_pipe_is_refused(tmp_path):
             list(read_table(path, ["sentence"]))
     with pytest.raises(InputError, match="is a device, which may have no end"):
         list(read_lines(Path("/dev/zero")))
+
+
+@pytest.mark.parametrize(
+    ("cell", "is_visible"),
+    [("", False), (" \t\xa0\u3000", False), ("\x00\x85", False), ("\u200b\ufeff", False)]
+    + [(" a", True), ("\U0001fae0", True), ("\U0001faea", True), ("\ue000", True)],
+)
+def test_an_emoji_that_this_version_of_python_does_not_know_is_visible(cell, is_visible):
+    assert has_visible_text(cell) == is_visible

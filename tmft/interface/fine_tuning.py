@@ -25,7 +25,7 @@ from tmft.datasets.given_examples import (
     parse_labels,
 )
 from tmft.datasets.task_lookup import check_dev_classes, objective_config_class, validate_task
-from tmft.device import choose_device
+from tmft.device import choose_device, keep_random_state
 from tmft.errors import (
     MAX_COUNT,
     MAX_SEEDS,
@@ -107,6 +107,7 @@ class FineTuningResult:
             draw_epoch_curves(self.sweep, Path(path), "dev")
 
 
+@keep_random_state
 @renamed_parameters(selection_metric="metric", run_name="output_dir")
 def fine_tune(
     model: str | PathLike[str] | SentenceEncoder,

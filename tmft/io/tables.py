@@ -185,7 +185,6 @@ def read_csv(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tupl
 
     columns: names of the columns whose cells are returned. Raises InputError if the file is not valid.
     """
-    csv.field_size_limit(MAX_LINE_LENGTH)
     opener = OPENERS.get(path.suffix, open)
     with text_errors(path, encoding), opener(path, "rt", encoding=encoding or UTF8, newline="") as file:
         lines = bounded_lines(file, path)
@@ -194,12 +193,25 @@ def read_csv(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tupl
         rows = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
         try:
             next(rows, None)
-            numbered_rows = ((rows.line_num, cells) for cells in rows if cells)
+            numbered_rows = ((rows.line_num, cells) for cells in long_rows(rows) if cells)
             remedy = "put quotes around a text that has the delimiter or a line end"
             yield from select_columns(chain([(1, names)], numbered_rows), path, columns, remedy=remedy)
         except csv.Error as error:
             problem = f"{path} is not CSV up to line {rows.line_num} ({describe_error(error)})"
             raise InputError(f"{problem}: close its quotes, and double those inside a text") from None
+
+
+def long_rows(rows: Iterator[list[str]]) -> Iterator[list[str]]:
+    """Yield the rows of a csv.reader, whose cells may be long. The limit is that of the whole process."""
+    while True:
+        before = csv.field_size_limit(MAX_LINE_LENGTH)
+        try:
+            row = next(rows, None)
+        finally:
+            csv.field_size_limit(before)
+        if row is None:
+            return
+        yield row
 
 
 def read_tsv(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tuple[str, list[str]]]:

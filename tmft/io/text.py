@@ -9,6 +9,7 @@ import io
 import lzma
 import re
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -22,6 +23,7 @@ from tmft.io.files import check_regular_file, reading
 MAX_LINE_LENGTH = 1 << 24  # characters; a few KB of a compressed file may become a line of gigabytes
 OPENERS: dict[str, Callable[..., TextIO]] = {".gz": gzip.open, ".xz": lzma.open}
 STDIN = Path("-")
+INVISIBLE = {"Zs", "Zl", "Zp", "Cc", "Cf"}  # categories of spaces, control and zero-width characters
 UTF8 = "utf-8-sig"  # with or without a byte-order mark
 SENTENCE_COLUMNS = ("sentence", "sentence1", "sentence2")  # of a TSV file from which sentences are read
 
@@ -187,9 +189,10 @@ def read_sentences(path: Path) -> list[str]:
 def has_visible_text(cell: str) -> bool:
     """Return whether a cell has at least one visible character.
 
-    Spaces, control characters and zero-width characters are not visible.
+    Spaces, control characters and zero-width characters are not visible. A character that this version of
+    Python does not know, such as a new emoji, is.
     """
-    return any(char.isprintable() and not char.isspace() for char in cell)
+    return any(unicodedata.category(char) not in INVISIBLE for char in cell)
 
 
 def parse_number(cell: str) -> float:

@@ -29,6 +29,7 @@ from tmft.checkpoints.compact import NUMBER_RANGES
 from tmft.checkpoints.model_card import ModelCardData
 from tmft.checkpoints.sentence_folder import check_can_be_saved
 from tmft.datasets.task_lookup import get_task, read_all_splits
+from tmft.device import keep_random_state
 from tmft.errors import SEED_RANGE, InputError, check_choice, check_range
 from tmft.io.arguments import check_arguments
 from tmft.loop import Recipe, fit
@@ -48,6 +49,7 @@ NUM_RANDOM_LINES = 20_000  # lines of random words, if there is no text
 RANDOM_LINE_WORDS = 3, 13  # lowest number of words in one of them, and the first number above the highest
 
 
+@keep_random_state
 def distill(
     teacher: str | PathLike[str] | SentenceEncoder,
     lines: Iterable[str] | None = None,

@@ -1,0 +1,64 @@
+"""What belongs to the process of the caller is as it was after each call: generators, limits, settings."""
+
+import csv
+import logging
+import random
+import signal
+
+import numpy as np
+import pytest
+import torch
+from conftest import PAIRS, SENTENCES, tiny_model
+
+from tmft import SentenceEncoder, fine_tune, linear_cka, search
+from tmft.datasets.own_data import convert_tables
+from tmft.speed.matmul import BACKEND
+from tmft.students.distill import distill
+
+PROCESS = {
+    "torch's generator": lambda: torch.get_rng_state().tolist(),
+    "numpy's generator": lambda: np.random.get_state()[1].tolist(),  # noqa: NPY002
+    "Python's generator": random.getstate,
+    "threads": torch.get_num_threads,
+    "precision of products": lambda: BACKEND.fp32_precision,
+    "gradients": torch.is_grad_enabled,
+    "default dtype": torch.get_default_dtype,
+    "deterministic algorithms": torch.are_deterministic_algorithms_enabled,
+    "longest field of a CSV file": csv.field_size_limit,
+    "messages": lambda: (logging.root.manager.disable, logging.root.level, list(logging.root.handlers)),
+    "signals": lambda: [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
+}
+
+
+def calls_fine_tune(folder, path):
+    rows = [(a, b, float(score)) for a, b, score in (line.split("\t") for line in PAIRS)]
+    fine_tune(folder, rows, rows, rows, layer=1, epochs=1, batch_size=2, device="cpu")
+
+
+def calls_distill(folder, path):
+    distill(folder, [f"{'music ' * n} the man" for n in range(1, 30)], layers=1)
+
+
+def converts_a_table(folder, path):
+    (path / "train.csv").write_text("a,b,c\nthe man,music,1\n", encoding="utf-8")
+    convert_tables([str(path / "train.csv")], {"sentence1": "a", "sentence2": "b", "score": "c"})
+
+
+def encodes(folder, path):
+    model = SentenceEncoder.from_pretrained(folder)
+    u = model.encode(SENTENCES)
+    linear_cka(torch.from_numpy(u), torch.from_numpy(u))
+    model.save_pretrained(path / "saved")
+
+
+def searches(folder, path):
+    search(folder, SENTENCES[:1], SENTENCES)
+
+
+@pytest.mark.parametrize("call", [calls_fine_tune, calls_distill, converts_a_table, encodes, searches])
+def test_the_process_of_the_caller_is_as_it_was(call, tmp_path):
+    tiny_model().save_pretrained(tmp_path / "model")
+    torch.manual_seed(7)
+    before = {name: read() for name, read in PROCESS.items()}
+    call(tmp_path / "model", tmp_path)
+    assert [name for name, read in PROCESS.items() if read() != before[name]] == []
