@@ -215,8 +215,8 @@ def test_a_zip_whose_blocks_may_have_any_size_is_refused_before_it_is_unpacked(m
 
 
 def test_nothing_is_downloaded_offline_or_without_an_address(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match="no address is known for sts13: download it yourself"):
-        download_dataset("sts13", None, tmp_path)
+    with pytest.raises(InputError, match="no address is known for glue: download it yourself"):
+        download_dataset("glue", None, tmp_path)
     monkeypatch.setattr(tmft.datasets.download, "is_offline", lambda: True)
     monkeypatch.setattr(tmft.datasets.download, "download", None)  # would be called
     with pytest.raises(InputError, match="HF_HUB_OFFLINE forbids downloads: download stsb from http"):

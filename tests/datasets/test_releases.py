@@ -479,7 +479,9 @@ def test_every_address_is_of_one_file_with_a_unique_name():
         names = [url.rpartition("/")[2] for url in release.urls]
         assert all(url.startswith("https://") for url in release.urls) and all(names), name
         assert len({*names}) == len(names)  # they are fetched into one folder
-        assert release.urls or name.startswith("sts1") or name in ("quora-pairs", "glue")
+        assert release.urls or name in ("quora-pairs", "glue")
+        files = {file.name for choices in release.files.values() for file in choices}
+        assert not name.startswith("sts1") or set(names) <= files
 
 
 def test_every_task_has_a_release_under_the_name_of_its_folder():

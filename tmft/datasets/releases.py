@@ -342,6 +342,15 @@ STS_SIZES = {
     "sts16": {"answer-answer": 254, "headlines": 249, "plagiarism": 230, "postediting": 244,
               "question-question": 209},
 }
+# Where the files are, as the organizers published them.
+STS_COPIES = "amao0o0/SynWMD/59042a92e862db58bd01e47914345d2f52d2a4a3/data/downstream/STS"
+STS_FOLDERS = {
+    "sts12": "STS12-en-test/test-gold",
+    "sts13": "STS13-en-test/test-gs",
+    "sts14": "STS14-en-test/sts-en-test-gs-2014",
+    "sts15": "STS15-en-test/test_evaluation_task2a",
+    "sts16": "STS16-en-test/sts2016-english-with-gs-v1.0",
+}
 # Data set -> its file in the folder data of the repository short-text-clustering-enhancement, its number of
 # texts. TS stands for title and snippet.
 CLUSTERING_FILES = {
@@ -551,6 +560,14 @@ RELEASES = {
                 for suffix, kind, columns in (("", "input", (0, 1)), (" scores", "gs", "text"))
             },
             sizes,
+            github_urls(
+                f"{STS_COPIES}/{STS_FOLDERS[year]}",
+                [
+                    f"{'STS2016' if year == 'sts16' else 'STS'}.{kind}.{name}.txt"
+                    for name in sizes
+                    for kind in ("input", "gs")
+                ],
+            ),
             finish=join_pairs_and_scores,
         )
         for year, sizes in STS_SIZES.items()
