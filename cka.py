@@ -9,9 +9,9 @@
 CKA tells how similar two sets of embeddings of the same sentences are: 1 if they are equal up to
 rotation, shift and scale, 0 if they are unrelated. A and B are hub ids, folders or saved runs; they may
 differ in depth, width and tokenizer. Hidden state l of A is compared with hidden state l of B or, if the
-depths differ, with the one at the same relative depth of B. The paper found that discriminators, which
-learned to spot replaced words, as ELECTRA did, differ from BERT most in their last layers, those that it
-removes. CKA shows where two models differ, not which layers are better: docs/cka.md.
+depths differ and neither is a truncation of the other, with the one at the same relative depth. The paper
+found that discriminators, which learned to spot replaced words, as ELECTRA did, differ from BERT most in
+their last layers, those that it removes. CKA shows where two models differ, not which layers are better: docs/cka.md.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def main(argv: list[str] | None = None) -> None:
     short_names, results = plots.short_names(list(models)), []
     values = compare_layers(models, pairs, sentences, args.all_pairs, args.debiased)
     for (a, b), value in zip(pairs, values, strict=True):
-        layers_of_b = match_layers(len(models[a].encoder.layers), len(models[b].encoder.layers))
+        layers_of_b = match_layers(models[a], models[b])
         by_layer = (value[range(len(layers_of_b)), layers_of_b] if args.all_pairs else value).tolist()
         result = {"a": a, "b": b, "debiased": args.debiased, "layers_of_b": layers_of_b, "by_layer": by_layer}
         result |= {"matrix": value.tolist()} if args.all_pairs else {}
@@ -120,7 +120,7 @@ def find_sentences(args: argparse.Namespace) -> tuple[list[str], str]:
 
 
 def format_result(result: dict) -> str:
-    """Return a text table with a line for each hidden state of A, and a bar from 0 to 1 for its CKA.
+    """Return a text table with a line for each compared hidden state of A, and a bar from 0 to 1 for its CKA.
 
     If the result has a matrix (every layer of A with every layer of B), a table of it follows.
     result: an entry of "pairs" in the JSON output.

@@ -208,14 +208,15 @@ def test_the_stream_of_layers():
     torch.testing.assert_close(feed(x[:, None], y).value(), matrix, rtol=1e-9, atol=1e-12)
 
 
-def test_matching_layers_are_at_the_same_share_of_the_depth():
-    assert cka.match_layers(4, 4) == [0, 1, 2, 3, 4]
-    assert cka.match_layers(12, 6) == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
-    assert (
-        cka.match_layers(2, 4) == [0, 2, 4]
-        and cka.match_layers(0, 4) == [0]
-        and cka.match_layers(2, 0) == [0, 0, 0]
-    )
+def test_matching_layers_have_one_number_if_their_weights_are_equal_and_else_one_share_of_the_depth():
+    def match(a, b):
+        models = [tiny_model(num_hidden_layers=layers, hidden_size=size) for layers, size in (a, b)]
+        return cka.match_layers(*models)
+
+    assert match((4, 24), (4, 16)) == [0, 1, 2, 3, 4]
+    assert match((12, 24), (6, 16)) == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
+    assert match((2, 24), (4, 16)) == [0, 2, 4]
+    assert match((0, 24), (4, 16)) == [0] and match((2, 24), (0, 16)) == [0, 0, 0]
 
 
 # -------------------------------------------------------------------------------------- the command
@@ -303,10 +304,24 @@ def test_debiased_takes_only_as_many_sentences_as_fit_in_memory(checkpoints, tmp
 def test_all_pairs_has_a_matrix_and_the_matching_layers(checkpoints, root, tmp_path, capsys):
     a, cut, _ = checkpoints
     pair = run(tmp_path, a, cut, "--all-pairs", "--data-root", root)["pairs"][0]
-    assert np.shape(pair["matrix"]) == (5, 3) and pair["layers_of_b"] == [0, 1, 1, 2, 2]
-    assert pair["by_layer"] == [row[m] for row, m in zip(pair["matrix"], pair["layers_of_b"], strict=True)]
-    assert [pair["matrix"][layer][layer] for layer in range(3)] == pytest.approx([1.0] * 3, abs=1e-6)
+    assert np.shape(pair["matrix"]) == (5, 3) and pair["layers_of_b"] == [0, 1, 2]
+    assert pair["by_layer"] == [pair["matrix"][layer][layer] for layer in range(3)]
+    assert pair["by_layer"] == pytest.approx([1.0] * 3, abs=1e-6)
     assert re.search(r"A \\ B +0 +1 +2\n +0  1.0000", capsys.readouterr().out)
+
+
+def test_layers_of_a_truncation_are_compared_with_those_of_its_original(
+    checkpoints, root, tmp_path
+):
+    """Equal weights in the layers that both have are enough; a truncation that was trained has others."""
+    a, cut, _ = checkpoints
+    pair = run(tmp_path, cut, a, "--data-root", root)["pairs"][0]
+    assert pair["layers_of_b"] == [0, 1, 2] and pair["by_layer"] == pytest.approx([1.0] * 3)
+    trained = SentenceEncoder.from_pretrained(cut)
+    trained.encoder.layers[1].attention.query.bias.data += 1
+    trained.save_pretrained(tmp_path / "trained")
+    pair = run(tmp_path, str(tmp_path / "trained"), a, "--data-root", root)["pairs"][0]
+    assert pair["layers_of_b"] == [0, 2, 4]
 
 
 def test_a_checkpoint_without_layers_has_one_hidden_state(tmp_path, root, capsys):

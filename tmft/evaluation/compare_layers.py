@@ -10,13 +10,27 @@ from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
 MAX_IN_MEMORY = 20_000  # more sentences than this are encoded in parts, of which only sums are kept
 
 
-def match_layers(num_layers_a: int, num_layers_b: int) -> list[int]:
-    """Return, for each hidden state of A from 0 to num_layers_a, the index of its counterpart in B.
+def match_layers(a: SentenceEncoder, b: SentenceEncoder) -> list[int]:
+    """Return, for each hidden state of A that has a counterpart in B, the index of this counterpart.
 
-    It has the same index if the models are equally deep, and otherwise the same relative depth, rounded.
-    num_layers_a, num_layers_b: number of layers of A and of B.
+    Layer l belongs to layer l if the models are equally deep, or if one is a truncation of the other: then
+    the layers that both have are equal, and the others have no counterpart. Otherwise the counterpart is at
+    the same relative depth, rounded.
     """
-    return [int(layer * num_layers_b / max(num_layers_a, 1) + 0.5) for layer in range(num_layers_a + 1)]
+    num_a, num_b = len(a.encoder.layers), len(b.encoder.layers)
+    if num_a == num_b or is_truncation(a, b):
+        return list(range(min(num_a, num_b) + 1))
+    return [int(layer * num_b / max(num_a, 1) + 0.5) for layer in range(num_a + 1)]
+
+
+def is_truncation(a: SentenceEncoder, b: SentenceEncoder) -> bool:
+    """Return whether two models have equal embeddings, and equal weights in the layers that both have."""
+    num_layers = min(len(a.encoder.layers), len(b.encoder.layers))
+    first, second = (
+        [p for module in model.encoder.bottom_modules(num_layers) for p in module.parameters()]
+        for model in (a, b)
+    )
+    return len(first) == len(second) and all(map(torch.equal, first, second))
 
 
 def compare_layers(
@@ -28,10 +42,11 @@ def compare_layers(
 ) -> list[Tensor]:
     """Compute linear CKA for each pair of models, in one pass over the sentences.
 
-    Returns a float64 tensor for each pair: (L1,) or, with all_pairs, (L1, L2), where L1 and L2 are the
-    numbers of hidden states of A and B.
+    Returns a float64 tensor for each pair: (L,), a value for each pair of `match_layers`, or, with all_pairs,
+    (L1, L2), where L1 and L2 are the numbers of hidden states of A and B.
     """
     streams = [StreamingCKA() for _ in pairs]
+    matched = [match_layers(models[a], models[b]) for a, b in pairs]
     try:
         for start in range(0, len(sentences), MAX_IN_MEMORY):
             batch = sentences[start : start + MAX_IN_MEMORY]
@@ -43,7 +58,9 @@ def compare_layers(
                 check_finite_embeddings(states, batch, name)
             embeddings = [(hidden_states[a], hidden_states[b]) for a, b in pairs]
             if not all_pairs:
-                embeddings = [(x, y[match_layers(len(x) - 1, len(y) - 1)]) for x, y in embeddings]
+                embeddings = [
+                    (x[: len(layers)], y[layers]) for (x, y), layers in zip(embeddings, matched, strict=True)
+                ]
             if len(batch) == len(sentences):
                 if all_pairs:
                     return [cka_matrix(x, y, debiased) for x, y in embeddings]
