@@ -11,7 +11,8 @@ rotation, shift and scale, 0 if they are unrelated. A and B are hub ids, folders
 differ in depth, width and tokenizer. Hidden state l of A is compared with hidden state l of B or, if the
 depths differ and neither is a truncation of the other, with the one at the same relative depth. The paper
 found that discriminators, which learned to spot replaced words, as ELECTRA did, differ from BERT most in
-their last layers, those that it removes. CKA shows where two models differ, not which layers are better: docs/cka.md.
+their last layers, those that it removes. CKA shows where two models differ, not which layers are better:
+docs/cka.md.
 """
 
 import argparse

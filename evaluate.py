@@ -24,6 +24,7 @@ Other commands use a model or make tables of runs: python -m tmft --help
 from argparse import Namespace
 from contextlib import ExitStack
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import tmft.cli  # noqa: F401  first, because it ends the import of torch with one line when Ctrl+C is pressed
@@ -74,13 +75,17 @@ def main(argv: list[str] | None = None) -> None:
         encoders.append(make_training_free_encoders(args, model, config))
         evaluations.append(run.add_trained_parts(untrained, model, args.layer, is_changed))
 
+    shown = evaluations
+    if args.task is None and (folder := args.data or runs[0].arguments.get("data")):
+        # Files of the user are named by their folder, as in the name of a run, not by the task of their form.
+        shown = [{Path(folder).resolve().name: one for one in each.values()} for each in evaluations]
     with ExitStack() as stack:
         for model in models:
             stack.enter_context(prepacked_weights(model.encoder))
         if args.other:
-            tables, content = compare_with_other(args, encoders, evaluations)
+            tables, content = compare_with_other(args, encoders, shown)
         else:
-            tables, content = score_model(args, encoders[0], evaluations[0], runs[0], is_changed)
+            tables, content = score_model(args, encoders[0], shown[0], runs[0], is_changed)
     print("\n" + tables)
     if args.json:
         write_file(args.json, to_json(content))

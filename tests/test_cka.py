@@ -310,9 +310,7 @@ def test_all_pairs_has_a_matrix_and_the_matching_layers(checkpoints, root, tmp_p
     assert re.search(r"A \\ B +0 +1 +2\n +0  1.0000", capsys.readouterr().out)
 
 
-def test_layers_of_a_truncation_are_compared_with_those_of_its_original(
-    checkpoints, root, tmp_path
-):
+def test_layers_of_a_truncation_are_compared_with_those_of_its_original(checkpoints, root, tmp_path):
     """Equal weights in the layers that both have are enough; a truncation that was trained has others."""
     a, cut, _ = checkpoints
     pair = run(tmp_path, cut, a, "--data-root", root)["pairs"][0]

@@ -39,7 +39,7 @@ def test_a_run_is_scored_on_the_task_it_was_trained_on(arguments, tmp_path, caps
     train.main([*arguments, "--layer", "2"])
     folder = tmp_path / "runs" / "r-layer2-seed0"
     capsys.readouterr()
-    again = scores(folder)["2"]["stsb"]
+    again = scores(folder)["2"]["pairs"]
     assert again == pytest.approx(read_result(folder)["test"])
     assert f"{100 * again['spearman']:.2f}" in capsys.readouterr().out
 
@@ -52,7 +52,7 @@ def test_a_model_is_scored_by_its_prompt_and_by_its_similarity(tiny_folder, tiny
     assert "tokens, similarity dot\n" in capsys.readouterr().out
     u, v = (model.encode([pair[column] for pair in pairs], prompt_name="sts") for column in (0, 1))
     predicted, gold = model.similarity_pairwise(u, v), [float(pair[2]) for pair in pairs]
-    assert result["stsb"]["pearson"] == pytest.approx(np.corrcoef(predicted, gold)[0, 1], abs=1e-5)
+    assert result["pairs"]["pearson"] == pytest.approx(np.corrcoef(predicted, gold)[0, 1], abs=1e-5)
 
 
 def test_a_trained_model_is_compared_by_the_cosine_whatever_its_checkpoint_was(
@@ -76,10 +76,10 @@ def test_a_run_with_a_head_is_saved_whole_scored_alike_and_kept(arguments, tiny_
     assert list(result["dev"]) == ["pairs", "f1_macro", "accuracy"] == list(result["epochs"][0]["dev"])
     assert "| split | f1_macro x 100 | accuracy x 100 |" in (folder / "README.md").read_text()
     capsys.readouterr()
-    again = {split: scores(folder, "--split", split)["1"]["sicke"] for split in ("dev", "test")}
+    again = {split: scores(folder, "--split", split)["1"]["pairs"] for split in ("dev", "test")}
     assert again["test"] == result["test"] and again["dev"] == result["dev"] | {"pairs": 4}
     assert "f1_macro  accuracy" in capsys.readouterr().out
-    assert scores(folder, "--data", str(tiny_data))["1"]["sicke"] == result["test"]
+    assert scores(folder, "--data", str(tiny_data))["1"]["pairs"] == result["test"]
     with pytest.raises(InputError) as error:
         evaluate.main([str(folder), "--layer", "all"])
     problem = "--layer all: the head of softmax fits only the layer that it was trained on: remove --layer"
@@ -107,10 +107,10 @@ def test_the_threshold_that_is_best_on_dev_is_applied_to_test(arguments, tiny_da
     assert f"if its cosine is at least {dev['threshold']:.4f}." in (folder / "README.md").read_text()
 
     (tiny_data / "dev.tsv").unlink()  # the run has its threshold
-    assert scores(folder)["1"]["mrpc"] == pytest.approx(test)
+    assert scores(folder)["1"]["pairs"] == pytest.approx(test)
     (tiny_data / "dev.tsv").write_text("\n".join(lines) + "\n")
     every = scores(folder, "--layer", "all")  # each layer finds its own on dev
-    assert every["1"]["mrpc"] == pytest.approx(test) and every["0"]["mrpc"]["threshold"] != test["threshold"]
+    assert every["1"]["pairs"] == pytest.approx(test) and every["0"]["pairs"]["threshold"] != test["threshold"]
 
 
 def test_a_folder_of_test_files_is_scored_as_one_set_and_as_the_mean_of_its_files(

@@ -244,9 +244,9 @@ def test_without_a_network_the_sample_that_comes_with_tmft_is_taken(
 
 def test_a_task_without_an_address_is_not_downloaded(published, capsys):
     with pytest.raises(
-        InputError, match=r"no such file \(.*sts13.*\): download it with python -m tmft data, or name"
+        InputError, match=r"no such file \(.*glue/rte.*\): download it with python -m tmft data, or name"
     ):
-        read_split(get_task("sts13"), "test")
+        read_split(get_task("rte"), "test")
     assert not capsys.readouterr().out
 
 

@@ -84,7 +84,7 @@ def test_files_with_the_examples_of_test_are_scored_as_they_were_in_python(objec
     evaluate.main([str(tmp_path / "saved"), "--data", str(tmp_path), "--json", str(tmp_path / "scores")])
     [scores] = json.loads((tmp_path / "scores").read_text())["layers"].values()
     expected = result.sweep.layers[result.layer][0]["test"]
-    assert scores == {"data": pytest.approx(expected, abs=1e-6)}
+    assert scores == {tmp_path.name: pytest.approx(expected, abs=1e-6)}
 
     for command in (evaluate, grid_command):
         with pytest.raises(InputError) as error:
