@@ -110,7 +110,8 @@ def test_the_threshold_that_is_best_on_dev_is_applied_to_test(arguments, tiny_da
     assert scores(folder)["1"]["pairs"] == pytest.approx(test)
     (tiny_data / "dev.tsv").write_text("\n".join(lines) + "\n")
     every = scores(folder, "--layer", "all")  # each layer finds its own on dev
-    assert every["1"]["pairs"] == pytest.approx(test) and every["0"]["pairs"]["threshold"] != test["threshold"]
+    assert every["1"]["pairs"] == pytest.approx(test)
+    assert every["0"]["pairs"]["threshold"] != test["threshold"]
 
 
 def test_a_folder_of_test_files_is_scored_as_one_set_and_as_the_mean_of_its_files(
