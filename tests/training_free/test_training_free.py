@@ -257,6 +257,12 @@ def test_models_of_different_width_are_an_error_of_one_line(score, load, tmp_pat
     assert error.value.as_cli_message() == f"{widths}: choose a static model with as many dimensions"
 
 
+def test_every_layer_is_not_interpolated_with_one_static_model(here, score):
+    """Only the last layer was scored, without a word."""
+    with pytest.raises(InputError, match="^--layer all and --interpolate: give --layer the layer to"):
+        score("--layer", "all", "--interpolate", here / "tiny", "0.5")
+
+
 # --------------------------------------------------------------------------------------------------- saving
 
 

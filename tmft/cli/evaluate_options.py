@@ -50,6 +50,8 @@ def check_evaluate_options(args: Namespace) -> None:
             raise InputError(f"{option} with two models: remove {option}, or name one model")
     if args.other and args.layer == "all":
         raise InputError("--layer all with two models: give the number of a layer, or name one model")
+    if args.layer == "all" and args.interpolate:
+        raise InputError("--layer all and --interpolate: give --layer the layer to interpolate, such as 1+12")
     if args.dtype == "int8" and args.save:
         raise InputError("--dtype int8 and --save: weights of 8 bits cannot be saved: remove --dtype")
     models = [args.model, args.other, *(args.interpolate or [])[:1]]
