@@ -66,7 +66,7 @@ def filled(template: str, tokenizer: Tokenizer, sentences: list[str], max_length
 def test_the_prompts_are_those_of_the_paper():
     assert PROMPTS.keys() == IN_THE_PAPER.keys()
     for name, text in IN_THE_PAPER.items():
-        assert PROMPTS[name] == text.replace("{}", "[X.]").replace("[MASK]", "[M]")
+        assert PROMPTS[name] == text.replace("{}", "[X]").replace("[MASK]", "[M]")
 
 
 @pytest.mark.parametrize("name", PROMPTS)
@@ -78,13 +78,13 @@ def test_the_ids_are_those_of_the_formatted_text_in_transformers(name, minilm):
     expected = [theirs(IN_THE_PAPER[name].replace("{}", text))["input_ids"] for text in sentences]
     tokenizer = load_tokenizer(Path(minilm))
     assert filled(PROMPTS[name], tokenizer, sentences) == expected
-    without_stop = [sentence.removesuffix(".") for sentence in sentences]
-    assert filled(PROMPTS[name], tokenizer, without_stop[:1]) == expected[:1]
+    with_stop = PROMPTS[name].replace("[X]", "[X.]")
+    assert filled(with_stop, tokenizer, [sentences[0].removesuffix(".")]) == expected[:1]
 
 
 @pytest.mark.parametrize("template", [*PROMPTS.values(), *OF_OUR_OWN])
 def test_the_ids_are_those_of_the_filled_text(template, tokenizer):
-    text = OF_OUR_OWN.get(template) or template.replace("[X.]", "{}").replace("[M]", "[MASK]")
+    text = OF_OUR_OWN.get(template) or template.replace("[X]", "{}").replace("[M]", "[MASK]")
     expected = [tokenize_one(text.replace("{}", sentence), tokenizer) for sentence in FULL_STOP]
     assert filled(template, tokenizer, FULL_STOP) == expected
 

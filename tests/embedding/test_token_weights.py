@@ -110,7 +110,7 @@ def test_no_special_excludes_the_special_tokens_only():
 
 def test_content_words_exclude_stopwords_punctuation_and_subwords():
     kept = {token for token, weight in table_of("content-words").items() if weight}
-    words = "cat plays eats guitar music not park é ü 한국 가 안".split()
+    words = "[MASK] cat plays eats guitar music not park é ü 한국 가 안".split()
     assert kept == {*words, *string.ascii_lowercase} - {"a", "i", "s"}
 
 
@@ -126,11 +126,11 @@ def test_content_words_of_the_real_vocabulary(minilm):
     dropped = {token for token, id in vocabulary.items() if table[id] == 0}
     assert {token for token in vocabulary if token.startswith("##")} < dropped
     whole = {token for token in dropped if not token.startswith("##")}
-    assert {*SPECIAL, *string.punctuation, *PROMPTBERT_STOPWORDS} - {"##s"} <= whole
+    assert {*SPECIAL, *string.punctuation, *PROMPTBERT_STOPWORDS} - {"##s", "[MASK]"} <= whole
     assert {token for token in whole if token.isalnum()} == {
         token for token in PROMPTBERT_STOPWORDS if token.isalnum()
     }
-    assert not {"guitar", "two-thirds", "not", "men", "ing", "2", "é"} & dropped
+    assert not {"[MASK]", "guitar", "two-thirds", "not", "men", "ing", "2", "é"} & dropped
 
 
 def load_tokenizer_of(folder: str):
@@ -173,6 +173,7 @@ def test_in_sentencepiece_a_subword_is_a_token_without_a_space_before_it(tmp_pat
     vocabulary = tokenizer.backend.get_vocab()
     table = make_token_weights("content-words", Prompt("", tokenizer), len(vocabulary), [[9]]).table
     kept = {token for token, id in vocabulary.items() if table[id]}
+    kept.discard(tokenizer.special_tokens.get("mask_token"))
     assert kept and all(token.startswith("▁") and token != "▁" for token in kept)
     assert {"▁wooden", "▁baker"} & set(vocabulary) <= kept
 
@@ -188,13 +189,22 @@ def test_each_prompt_of_the_paper_has_a_mask_to_take(name):
     assert_same_embeddings(model.encode(SENTENCES)[0], by_hand(model, SENTENCES[0], weights))
 
 
-def test_mask_token_needs_a_mask_in_the_vocabulary():
+@pytest.mark.parametrize("name", ["T0", "T4"])
+def test_no_mask_is_all_but_the_mask(name):
+    """Figure 4 of Stankevičius and Lukoševičius 2024: "avg. no [MASK]"."""
+    model = weighted("no-mask", prompt=PROMPTS[name], max_position_embeddings=120)
+    mask = model.tokenizer.backend.token_to_id("[MASK]")
+    weights = [float(id != mask) for id in model.tokenize(SENTENCES)[0]]
+    assert own_weights(model, SENTENCES[0]) == weights and 0 in weights
+    assert_same_embeddings(model.encode(SENTENCES)[0], by_hand(model, SENTENCES[0], weights))
+
+
+@pytest.mark.parametrize("name", ["mask-token", "no-mask"])
+def test_mask_token_needs_a_mask_in_the_vocabulary(name):
     folder = vocabulary_folder()
     (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nman\n")
-    with pytest.raises(
-        InputError, match=r"token_weights mask-token: the vocabulary has no \[MASK\]"
-    ) as error:
-        make_token_weights("mask-token", Prompt("", load_tokenizer(folder)), V)
+    with pytest.raises(InputError, match=r"token_weights: the vocabulary has no \[MASK\]") as error:
+        make_token_weights(name, Prompt("", load_tokenizer(folder)), V)
     assert error.value.parameters == ("token_weights",)
 
 

@@ -3,9 +3,9 @@
 A prompt is a prefix, as in sentence-transformers, or a template that has the sentence in it: [X] stands for
 the sentence, [X.] for the sentence with a full stop added unless it ends in one of . ? " ', and [M] for the
 tokenizer's [MASK]. The templates in PROMPTS ask a masked language model what the sentence means.
-Source of the templates: Jiang et al. 2022 (PromptBERT), arXiv:2201.04337, for T0; Stankevičius and
-Lukoševičius 2024, arXiv:2408.08073, table 1, for the others. PromptBERT's code adds the full stop; its paper
-does not mention it.
+Source of the templates: Stankevičius and Lukoševičius 2024, arXiv:2408.08073, table 1, word for word, with
+straight quotation marks; T0 is that of Jiang et al. 2022 (PromptBERT), arXiv:2201.04337, whose code adds a
+full stop to the sentence: 'This sentence: "[X.]" means [M].' has its scores.
 """
 
 import logging
@@ -14,11 +14,11 @@ from tmft.errors import InputError, check_choice, short_repr
 from tmft.tokenizer import Tokenizer
 
 PROMPTS = {
-    "T0": 'This sentence: "[X.]" means [M].',
-    "T1": 'This sentence: "[X.]" means [M][M].',
-    "T2": 'This sentence: "[X.]" means "[M][M]" and is about [M].',
-    "T3": 'This sentence from the paraphrase dictionary: "[X.]" means "[M]", which is about [M].',
-    "T4": 'This sentence from the dictionary: "[X.]" means "[M]" and is about [M], '
+    "T0": 'This sentence: "[X]" means [M].',
+    "T1": 'This sentence: "[X]" means [M][M].',
+    "T2": 'This sentence: "[X]" means "[M][M]" and is about [M].',
+    "T3": 'This sentence from the paraphrase dictionary: "[X]" means "[M]", which is about [M].',
+    "T4": 'This sentence from the dictionary: "[X]" means "[M]" and is about [M], '
     "which is a synonym for [M].",
 }
 NO_PROMPTS = {"query": "", "document": ""}  # the prompts that every model of sentence-transformers has

@@ -7,7 +7,8 @@ token of the vocabulary a weight; "no-prompt" excludes tokens by their position 
   uniform        weight 1 for all tokens
   no-special     weight 0 for special tokens
   no-prompt      weight 0 for special tokens and the tokens of the prompt around the sentence
-  content-words  weight 0 for special tokens, punctuation, subwords and frequent words
+  no-mask        weight 0 for [MASK], which a prompt has
+  content-words  weight 0 for punctuation, subwords, frequent words and special tokens other than [MASK]
   idf            inverse document frequency
   mask-token     weight 1 for [MASK], 0 for all other tokens
 
@@ -58,7 +59,7 @@ def no_special_weights(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int
 
 
 def content_word_weights(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
-    """Return weight 0 for special tokens, punctuation, subwords and frequent tokens.
+    """Return weight 0 for punctuation, subwords, frequent tokens and special tokens other than [MASK].
 
     The frequent tokens are the NUM_FREQUENT most frequent ones in the texts, or PROMPTBERT_STOPWORDS if there
     are no texts. A byte-level BPE may spell the first word of a text as if it continued one; such a token has
@@ -80,7 +81,10 @@ def content_word_weights(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[i
         text = token if decoder is None else decoder.decode([token])  # byte-level BPE spells “ as âĢľ
         if is_subword or set(text.strip()) <= PUNCTUATION:
             excluded.add(id)
-    return dict.fromkeys(excluded | frequent | special_ids(tokenizer), 0.0)
+    excluded |= frequent | special_ids(tokenizer)
+    if "mask_token" in tokenizer.special_tokens:  # with a prompt, [MASK] has most of the meaning
+        excluded.discard(mask_id(tokenizer))
+    return dict.fromkeys(excluded, 0.0)
 
 
 def word_marker(vocabulary: Iterable[str]) -> str:
@@ -105,18 +109,32 @@ def idf_weights(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float
     return {id: math.log(N / df.get(id, 1)) for id in tokenizer.backend.get_vocab().values()}
 
 
+def mask_id(tokenizer: Tokenizer) -> int:
+    """Return the id of [MASK]; raise InputError if the vocabulary has none."""
+    id = tokenizer.backend.token_to_id(tokenizer.special_tokens.get("mask_token", ""))
+    if id is None:
+        raise InputError(
+            "token_weights: the vocabulary has no [MASK]: choose others than mask-token and no-mask",
+            "token_weights",
+        )
+    return id
+
+
 def mask_token_weights(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
     """Return weight 1 for [MASK] and 0 for all other tokens, as in PromptBERT. texts: ignored.
 
     It is meant for prompts with a [MASK].
     """
-    if "mask_token" not in tokenizer.special_tokens:
-        raise InputError(
-            "token_weights mask-token: the vocabulary has no [MASK]: choose other token weights",
-            "token_weights",
-        )
-    mask_id = tokenizer.backend.token_to_id(tokenizer.special_tokens["mask_token"])
-    return {id: float(id == mask_id) for id in tokenizer.backend.get_vocab().values()}
+    mask = mask_id(tokenizer)
+    return {id: float(id == mask) for id in tokenizer.backend.get_vocab().values()}
+
+
+def no_mask_weights(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
+    """Return weight 0 for [MASK], the opposite of mask_token_weights. texts: ignored.
+
+    Source: Stankevičius and Lukoševičius 2024, figure 4 ("avg. no [MASK]").
+    """
+    return {mask_id(tokenizer): 0.0}
 
 
 TOKEN_WEIGHTS: dict[str, WeightFunction] = {
@@ -126,6 +144,7 @@ TOKEN_WEIGHTS: dict[str, WeightFunction] = {
     "content-words": content_word_weights,
     "idf": idf_weights,
     "mask-token": mask_token_weights,
+    "no-mask": no_mask_weights,
 }
 NEEDS_TEXT = ("idf",)  # schemes that are estimated from texts
 POSITIONAL = ("no-prompt",)  # schemes that exclude the tokens of the prompt by their position
@@ -177,9 +196,10 @@ def make_token_weights(
     if scheme in POSITIONAL:
         around = prompt.prefix_length or prompt.suffix_length
         return TokenWeights(table, prompt.prefix_length, prompt.suffix_length) if around else None
-    if scheme == "mask-token" and "mask_token" in prompt.tokenizer.special_tokens and not prompt.has_mask:
+    needs_mask = scheme in ("mask-token", "no-mask") and "mask_token" in prompt.tokenizer.special_tokens
+    if needs_mask and not prompt.has_mask:
         raise InputError(
-            "token_weights mask-token: the `prompt` has no [M]: choose one such as T4",
+            f"token_weights {scheme}: the `prompt` has no [M]: choose one such as T4",
             "token_weights",
             "prompt",
         )

@@ -104,10 +104,10 @@ class FineTuningConfig:
         max+mean. decoder is the first output of a T5 decoder; None: the pooling saved with the model, else
         mean (lasttoken for a causal language model).
     token_weights: how tokens are weighted in the mean: an entry of TOKEN_WEIGHTS. no-special: 0 for [CLS] and
-        [SEP]; no-prompt: 0 for the words of the prompt; content-words: 0 for special tokens, punctuation,
-        subwords and frequent words; idf: inverse document frequency; mask-token: 1 for [MASK], 0 for all
-        others. Words are counted in the sentences that are trained on or scored; None: the weights saved with
-        the model, else uniform.
+        [SEP]; no-prompt: 0 for the words of the prompt; no-mask: 0 for [MASK]; content-words: 0 for
+        punctuation, subwords, frequent words and special tokens other than [MASK]; idf: inverse document
+        frequency; mask-token: 1 for [MASK], 0 for all others. Words are counted in the sentences that are
+        trained on or scored; None: the weights saved with the model, else uniform.
     projection: add a linear map to N dimensions after the pooling, then scale to length 1; None: no map.
     max_length: truncate sentences to N tokens, special tokens included; None: the limit of the model.
     loss_weights: weight of the loss of each task, in the order of `task`; None: 1 for each.

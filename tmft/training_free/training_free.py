@@ -49,7 +49,7 @@ class TrainingFreeConfig:
     @property
     def without_prompt(self) -> "TrainingFreeConfig":
         """This configuration for a model without a prompt: weights that concern a prompt become uniform."""
-        if self.token_weights in ("mask-token", "no-prompt"):
+        if self.token_weights in ("mask-token", "no-mask", "no-prompt"):
             return replace(self, token_weights="uniform")
         return self
 
