@@ -92,10 +92,11 @@ def objective_groups() -> dict[str, str]:
 
 def add_fields(group: _ArgumentGroup, names: str) -> None:
     """Add the options of fields, from whichever dataclass has the field."""
+    set_by_tasks = {name for task in TASKS.values() for name in task.recipe | task.objective_args}
     for name in names.split():
         config_classes = [*FINE_TUNING, *PRETRAINING, *objective_fields().get(name, {}).values()]
         owner = next(one for one in config_classes if name in field_names(one))
-        default = "set by the task, else {}" if name in task_defaults() else "{}"
+        default = "set by the task, else {}" if name in set_by_tasks else "{}"
         if name in FROM_SCRATCH_DEFAULTS:
             default += f"; with --from-scratch {FROM_SCRATCH_DEFAULTS[name]}"
         for objective, config_class in objective_fields().get(name, {}).items():
@@ -121,11 +122,6 @@ def objective_fields() -> dict[str, dict[str, Any]]:
 def objective_args(args: Namespace) -> dict[str, Any]:
     """Return {field: value} for the hyperparameters of objectives whose option was given."""
     return {name: value for name in objective_fields() if (value := getattr(args, name)) is not None}
-
-
-def task_defaults() -> set[str]:
-    """Return the fields whose default is another one in some task."""
-    return {name for task in TASKS.values() for name in task.recipe | task.objective_args}
 
 
 def check_train_options(p: CommandLineParser, args: Namespace) -> None:

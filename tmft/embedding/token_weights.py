@@ -53,11 +53,6 @@ def uniform_weights(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, f
     return {}
 
 
-def no_special_weights(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
-    """Return weight 0 for special tokens. texts: ignored."""
-    return dict.fromkeys(special_ids(tokenizer), 0.0)
-
-
 def content_word_weights(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
     """Return weight 0 for punctuation, subwords, frequent tokens and special tokens other than [MASK].
 
@@ -139,7 +134,7 @@ def no_mask_weights(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, f
 
 TOKEN_WEIGHTS: dict[str, WeightFunction] = {
     "uniform": uniform_weights,
-    "no-special": no_special_weights,
+    "no-special": lambda tokenizer, texts: dict.fromkeys(special_ids(tokenizer), 0.0),
     "no-prompt": uniform_weights,  # TokenWeights excludes the tokens around the sentence, see POSITIONAL
     "content-words": content_word_weights,
     "idf": idf_weights,

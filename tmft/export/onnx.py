@@ -154,19 +154,15 @@ def quantize_onnx(folder: Path, dtype: str, calibration_lines: Sequence[str] = (
         if calibration_lines:
             # Products inside attention, of two inputs that vary, stay in float32, and so do all results.
             extra = {"MatMulConstBOnly": True, "OpTypesToExcludeOutputQuantization": OPERATORS}
-            reader = BatchReader(calibration_batches(folder, calibration_lines))
+            tokenizer = GraphTokenizer(folder)
+            ids_of_lines = tokenizer.token_ids(calibration_lines)
+            reader = BatchReader([tokenizer.padded_batch([ids]) for ids in ids_of_lines])
             types = {"activation_type": weight_type, "extra_options": extra}
             quantization.quantize_static(before, after, reader, **types, **options)
         else:
             quantization.quantize_dynamic(before, after, **options)
     for path in parts:
         path.unlink()
-
-
-def calibration_batches(folder: Path, lines: Sequence[str]) -> list[Batch]:
-    """Return the inputs of a graph for lines, sentences to calibrate, one at a time."""
-    tokenizer = GraphTokenizer(folder)
-    return [tokenizer.padded_batch([ids]) for ids in tokenizer.token_ids(lines)]
 
 
 class BatchReader:

@@ -214,11 +214,6 @@ def long_rows(rows: Iterator[list[str]]) -> Iterator[list[str]]:
         yield row
 
 
-def read_tsv(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield (location, cells) for each line of a TSV file, which has no quotes, as read_csv does."""
-    return read_table(path, columns, encoding=encoding)
-
-
 def read_jsonl(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tuple[str, list[object]]]:
     """Yield (location, values) for each line of a file with a JSON object per line.
 
@@ -283,7 +278,7 @@ def check_pyarrow(path: Path) -> None:
 
 READERS: dict[str, Callable[[Path, Sequence[str], str], Iterator[tuple[str, list[Any]]]]] = {
     ".csv": read_csv,
-    ".tsv": read_tsv,
+    ".tsv": lambda path, columns, encoding: read_table(path, columns, encoding=encoding),  # without quotes
     ".jsonl": read_jsonl,
     ".ndjson": read_jsonl,
     ".parquet": read_parquet,
