@@ -4,7 +4,7 @@ One step of `fit`, and what to read of each file:
 
     token ids of P pairs            Batch, made by TrainingTask.batch   training_task.py
     -> rows without padding         pack                                packing.py
-    -> the last kept hidden state   SentenceEncoder.forward, pool       sentence_encoder.py
+    -> the last kept hidden state   SentenceEncoder.forward             sentence_encoder.py
                                     BertEncoder, its first L layers     bert.py
     -> u and v, (P, D) each         mean_pooling                        pooling.py
     -> the loss, a scalar           CosineMSE, the loss of the paper    loss.py

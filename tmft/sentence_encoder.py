@@ -334,14 +334,21 @@ class SentenceEncoder(nn.Module):
 
     # ------------------------------------------------------------------------------------------------ forward
 
-    def forward(
-        self, batch: PackedBatch, truncate_dim: int | None = None, num_excluded: int | None = None
-    ) -> Tensor:
-        """Return the embeddings of the S sentences of a packed batch: (S, D) float32.
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """Return the embeddings of the S sentences of a packed batch: (S, D) float32."""
+        hidden = self.hidden_states_of(batch)  # (B, T, hidden_size): the output of layer l
+        pooled = self.pool_tokens(
+            hidden, batch
+        )  # (S, pooled_dimensions): mean_pooling, unless another was chosen
+        return self.apply_modules(
+            pooled
+        )  # (S, D): nothing, unless the checkpoint has modules such as Normalize
 
-        truncate_dim: the number of dimensions to keep, instead of the number that the model has.
-        num_excluded: how many tokens at the start of each sentence are not pooled; None: those of the default
-        prompt, if the model does not include prompts.
+    def forward_with(self, batch: PackedBatch, truncate_dim: int | None, num_excluded: int) -> Tensor:
+        """Return what `forward` returns, with settings of one call of `encode` instead of the model's own.
+
+        truncate_dim: the number of dimensions to keep; None keeps the number that the model has.
+        num_excluded: how many tokens at the start of each sentence are not pooled.
         """
         pooled = self.pool_tokens(self.hidden_states_of(batch), batch, num_excluded)
         return self.apply_modules(pooled, truncate_dim)
@@ -358,18 +365,26 @@ class SentenceEncoder(nn.Module):
     def pool_tokens(self, hidden: Tensor, batch: PackedBatch, num_excluded: int | None = None) -> Tensor:
         """Return a vector for each of the S sentences of a packed batch: (S, pooled_dimensions) float32.
 
-        hidden: (B, T, hidden_size), the hidden states of the batch. num_excluded: as in `forward`.
+        hidden: (B, T, hidden_size), the hidden states of the batch. num_excluded: as in `weights_of_tokens`.
         """
-        weights = None if self.token_weights is None else self.token_weights(batch)  # (B, T)
+        weights = self.weights_of_tokens(batch, num_excluded)  # None in the paper: all tokens count alike
+        functions = pooling_functions(self.pooling, self.encoder)  # mean_pooling alone in the paper
+        pooled = [pool(hidden, batch, weights).float() for pool in functions]
+        return torch.cat(pooled, dim=1) if len(pooled) > 1 else pooled[0]
+
+    def weights_of_tokens(self, batch: PackedBatch, num_excluded: int | None = None) -> Tensor | None:
+        """Return the weights of the tokens in the pooling, (B, T), or None if all have the same weight.
+
+        num_excluded: how many tokens at the start of each sentence are not pooled; None: those of the default
+        prompt, if the model does not include prompts.
+        """
+        weights = None if self.token_weights is None else self.token_weights(batch)
         if num_excluded is None:
-            num_excluded = self.num_excluded_tokens(self.prompt)
+            num_excluded = 0 if self.include_prompt else self.num_excluded_tokens(self.prompt)
         if num_excluded:
             is_pooled = (batch.position_ids >= num_excluded).float()
             weights = is_pooled if weights is None else weights * is_pooled
-        pooled = [
-            pool(hidden, batch, weights).float() for pool in pooling_functions(self.pooling, self.encoder)
-        ]
-        return torch.cat(pooled, dim=1) if len(pooled) > 1 else pooled[0]
+        return weights
 
     def num_excluded_tokens(self, prompt: str) -> int:
         """Return how many tokens before a sentence are not pooled: none, unless include_prompt is False.
@@ -385,7 +400,7 @@ class SentenceEncoder(nn.Module):
         """Apply the modules after the pooling, then keep the first dimensions: return (S, D) float32.
 
         They compute in float32, also under autocast. pooled: (S, pooled_dimensions). truncate_dim: as in
-        `forward`.
+        `forward_with`.
         """
         with no_autocast(pooled.device.type):
             return self.head_modules(pooled)[:, : truncate_dim or self.truncate_dim]
@@ -468,7 +483,7 @@ class SentenceEncoder(nn.Module):
         prompt = choose_prompt(self.prompts, self.default_prompt_name, prompt_name, prompt)
         token_ids = self.tokenize_to_corpus(texts, prompt)
         num_excluded = self.num_excluded_tokens(prompt)
-        forward = partial(self.forward, truncate_dim=truncate_dim, num_excluded=num_excluded)
+        forward = partial(self.forward_with, truncate_dim=truncate_dim, num_excluded=num_excluded)
         embeddings = self.embed_token_ids(token_ids, forward, bool(show_progress_bar), reproducible)
         check_finite_embeddings(embeddings, texts)
         if normalize_embeddings:
