@@ -94,6 +94,13 @@ def stop_group(group: int) -> bool:
     return True
 
 
+def test_the_log_says_ready_when_the_model_answers(url, model_folder):
+    """uvicorn alone says that it runs when it has the port, which may be a minute before."""
+    log = model_folder.with_name("log").read_text()
+    assert 0 < log.find("Loading the model") < log.find(f"Ready: {url}/v1/embeddings (Ctrl+C ends it)")
+    assert "running on" not in log and "startup complete" not in log
+
+
 def ask(url: str, request: dict | bytes) -> tuple[int, dict]:
     """Return the status and the content of the answer. request: JSON, or its bytes."""
     body = request if isinstance(request, bytes) else json.dumps({"model": "tmft"} | request).encode()
@@ -285,7 +292,7 @@ def test_what_cannot_be_served_is_said_in_one_line(url, model_folder, capsys, mo
         serve.main([str(model_folder), "--port", "80"])
     monkeypatch.setitem(sys.modules, "litserve", None)
     monkeypatch.delitem(sys.modules, "tmft.serving.server")
-    with pytest.raises(InputError, match="serve needs litserve: pip install"):
+    with pytest.raises(InputError, match="^this command needs litserve: pip install"):
         serve.main([str(model_folder)])
 
 

@@ -4,6 +4,8 @@ It is that of `SentenceEncoder.from_pretrained("tiny")`, which needs torch, and 
 """
 
 import os
+import re
+import sys
 
 from tmft.errors import InputError, short_repr
 from tmft.export.numpy_encoder import Encoder
@@ -17,6 +19,16 @@ def print_embedding(text: str) -> None:
     if os.path.exists(text):
         raise InputError(
             f"{short_repr(text)} is a file or folder, and no text: give MODEL FILE --out FILE.npy; see --help"
+        )
+    is_model = (PACKAGE_DATA / text / "config.json").is_file()
+    if is_model or re.fullmatch(
+        r"\S*\w[./\\]\w\S*|\w+(-[\w.]+){2,}", text
+    ):  # a.txt, owner/name, all-MiniLM-L6-v2
+        kind = "the name of a model" if is_model else "the name of a file or model, but no such file is here"
+        print(
+            f"note: this is the embedding of the text {short_repr(text)}, which looks like {kind}; "
+            "for the lines of a file: tmft encode MODEL FILE --out FILE.npy",
+            file=sys.stderr,
         )
     [embedding] = Encoder(PACKAGE_DATA / "tiny").encode([text])
     print(f"[{', '.join(map(str, embedding))}]")

@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         from tmft.serving.server import serve
     except ImportError as error:
-        raise InputError(f"serve needs {error.name}: pip install 'litserve>=0.2.19,<0.3'") from None
+        raise InputError(f"this command needs {error.name}: pip install 'litserve>=0.2.19,<0.3'") from None
     serve(partial(load_model, args, choose_device(args.device)), args.host, args.port)
 
 

@@ -107,7 +107,7 @@ class Predictor:
         by_threshold = objective.prediction_type == "cosine" and self.threshold is not None
         if not (objective.has_head or by_threshold):
             raise InputError(
-                f"predict: the objective {self.task.objective} has no head that predicts labels: compare "
+                f"the objective {self.task.objective} has no head that predicts labels: compare "
                 "embeddings with model.similarity"
             )
         columns = [check_sentences(texts)] if count == 1 else transpose_texts(texts, count)

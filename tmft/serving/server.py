@@ -14,6 +14,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,22 @@ async def refuse_anything(request: Request, error: Any) -> JSONResponse:
     return await refuse(request, HTTPException(500, "the server failed: see its log"))
 
 
+def say_when_ready(address: str, record: logging.LogRecord) -> bool:
+    """Change two lines of the log: uvicorn says that it runs once it has the port, before there is a model.
+
+    address: that of the embeddings, which the line has that comes when they are computed.
+    """
+    lines = {
+        "Uvicorn running": "Loading the model",
+        "Application startup complete": f"Ready: {address} (Ctrl+C ends it)",
+    }
+    for start, line in lines.items():
+        if str(record.msg).startswith(start):
+            record.msg, record.args = line, ()
+            vars(record).pop("color_message", None)  # what a terminal shows in place of msg
+    return True
+
+
 def serve(load: Callable[[], SentenceEncoder], host: str = "127.0.0.1", port: int = 8000) -> None:
     """Answer requests until Ctrl+C or SIGTERM.
 
@@ -284,4 +301,6 @@ def serve(load: Callable[[], SentenceEncoder], host: str = "127.0.0.1", port: in
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1/embeddings"
+    logging.getLogger("uvicorn.error").addFilter(partial(say_when_ready, address))
     server.run(host=host, port=port, generate_client_file=False)
