@@ -28,7 +28,7 @@ def run(code: str, *argv: str, absent=TORCH_PACKAGES) -> subprocess.CompletedPro
 
 
 def test_one_text_is_embedded_as_with_torch():
-    done = run(TMFT, "encode", TEXT)  # it is no name of a file
+    done = run(TMFT, "encode", TEXT)
     assert done.returncode == 0 and done.stderr == "" and done.stdout.count("\n") == 1
     expected = SentenceEncoder.from_pretrained("tiny").encode([TEXT])
     assert_same_embeddings(np.array([json.loads(done.stdout)]), expected, 1e-6)
@@ -41,6 +41,7 @@ def test_a_name_in_place_of_a_text_is_embedded_with_a_note_of_what_was_probably_
     [line] = done.stderr.splitlines()
     assert line.startswith(f"note: this is the embedding of the text '{name}', which looks like the name of")
     assert line.endswith("for the lines of a file: tmft encode MODEL FILE --out FILE.npy")
+    assert run(TMFT, "encode", "too long for the name of a file " * 999).stderr == ""
 
 
 def test_the_names_of_all_commands_are_listed():

@@ -20,10 +20,9 @@ def print_embedding(text: str) -> None:
         raise InputError(
             f"{short_repr(text)} is a file or folder, and no text: give MODEL FILE --out FILE.npy; see --help"
         )
-    is_model = (PACKAGE_DATA / text / "config.json").is_file()
-    if is_model or re.fullmatch(
-        r"\S*\w[./\\]\w\S*|\w+(-[\w.]+){2,}", text
-    ):  # a.txt, owner/name, all-MiniLM-L6-v2
+    is_model = os.path.isfile(os.path.join(PACKAGE_DATA, text, "config.json"))
+    # such as a.txt, owner/name or a-model-v2
+    if is_model or re.fullmatch(r"\S*\w[./\\]\w\S*|\w+(-[\w.]+){2,}", text):
         kind = "the name of a model" if is_model else "the name of a file or model, but no such file is here"
         print(
             f"note: this is the embedding of the text {short_repr(text)}, which looks like {kind}; "
