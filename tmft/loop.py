@@ -47,7 +47,7 @@ from tmft.training_task import Embedder, EpochSteps, PackedEmbedder, TrainingTas
 
 @dataclass(frozen=True)
 class Recipe:
-    """The hyperparameters of the paper; only the precision differs, which was float32 there.
+    """The hyperparameters of the paper and, for what it does not say, of the authors' released code.
 
     epochs: number of passes over the training examples.
     batch_size: number of examples in a step.
@@ -56,10 +56,11 @@ class Recipe:
     warmup_ratio: fraction of all steps in which the learning rate rises.
     max_grad_norm: clip the gradients of a step to this L2 norm.
     precision: precision of training, by autocast: the weights stay in float32. auto is bf16 where the device
-        supports it, else fp32.
+        supports it, else fp32. The authors train in float32; autocast is ours.
     optimizer: how a step changes the weights.
     Raises InputError if a value has a wrong type or is out of range.
-    Source: Rep et al. 2024, appendix, and their released training script.
+    Source: Rep et al. 2024, section 4. Warm-up, linear decay, and no decay of biases and LayerNorm are in no
+    version of the paper, but in the released code (ir2718/similarity-embedding-quality, d9f600c).
     """
 
     epochs: int = 10

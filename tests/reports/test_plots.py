@@ -229,7 +229,11 @@ def test_published_scores_are_drawn_on_test_only(tmp_path, monkeypatch):
     electra["settings"]["ckpt"] = "google/electra-base-discriminator"
     axes = drawing(plots.draw_score_by_layer, sweeps(electra), tmp_path, monkeypatch)
     labels = [line.get_label() for line in axes.get_lines()]
-    assert labels[1:] == ["electra-base-discriminator, as published by the authors"]
+    name = "electra-base-discriminator, as published"
+    assert labels[1:] == [f"{name} (arXiv)", f"{name} (EMNLP)"]
+    curve, points = axes.get_lines()[1:]
+    assert len(curve.get_xdata()) == 13 and (curve.get_marker(), points.get_marker()) == ("", "x")
+    assert (points.get_xdata().tolist(), points.get_ydata().tolist()) == ([3, 9, 12], [75.29, 78.14, 66.82])
     draw = partial(plots.draw_score_by_layer, split="dev")
     assert len(drawing(draw, sweeps(electra), tmp_path, monkeypatch).get_lines()) == 1
 

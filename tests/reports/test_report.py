@@ -141,18 +141,26 @@ def test_the_table_by_layer_has_mean_std_and_the_difference_to_published_scores(
     (sweep,) = group_into_sweeps(read_results(runs))
     heading, *lines = score_by_layer_table(sweep)
     assert (
-        ", ".join(heading) == "layer, seeds, dev Spearman, test Spearman, published, difference, parameters"
+        ", ".join(heading) == "layer, seeds, dev Spearman, test Spearman, published (arXiv), "
+        "difference (arXiv), published (EMNLP), difference (EMNLP), parameters"
     )
-    assert lines[0] == ["0", "2", "51.00 ± 1.41", "61.00 ± 1.41", "60.59", "+0.41", "1.00 M"]
-    assert lines[1] == ["1", "1 of 2", "80.00", "70.00", "72.14", "-2.14", "2.00 M"]
-    assert lines[2][:4] == ["3", "2", "nan", "nan"]
+    assert lines[0] == ["0", "2", "51.00 ± 1.41", "61.00 ± 1.41", "60.59", "+0.41", "–", "–", "1.00 M"]
+    assert lines[1] == ["1", "1 of 2", "80.00", "70.00", "72.14", "-2.14", "–", "–", "2.00 M"]
+    assert lines[2] == ["3", "2", "nan", "nan", "75.29", "+nan", "75.29", "+nan", "4.00 M"]
+    (content,) = raw_results([sweep])
+    assert [layer["published"] for layer in content["layers"]] == [
+        {"arXiv": pytest.approx(0.6059)},
+        {"arXiv": pytest.approx(0.7214)},
+        {"arXiv": pytest.approx(0.7529), "EMNLP": pytest.approx(0.7529)},
+    ]
 
 
 def test_a_chain_is_compared_with_the_published_scores_of_that_chain(tmp_path):
     earlier = {"data": "wordsim", "settings": {"ckpt": f"{ELECTRA}@main", "seed": 0}}
     write_run(tmp_path, 1, 0, 0.8, 0.7, provenance=[earlier], ckpt="/some/folder")
     (sweep,) = group_into_sweeps(read_results(tmp_path))
-    assert score_by_layer_table(sweep)[1] == ["1", "1", "80.00", "70.00", "72.65", "-2.65", "2.00 M"]
+    published = ["72.65", "-2.65", "–", "–"]
+    assert score_by_layer_table(sweep)[1] == ["1", "1", "80.00", "70.00", *published, "2.00 M"]
 
 
 def test_a_sweep_from_scratch_is_named_after_its_architecture(tmp_path):
@@ -195,8 +203,8 @@ def test_a_copy_of_a_run_folder_is_not_one_more_seed(runs, capsys):
     shutil.copytree(runs / "electra-stsb-layer0-seed1", runs / "electra-stsb-layer0-seed1-copy")
     (sweep,) = group_into_sweeps(read_results(runs))
     assert score_by_layer_table(sweep)[1:3] == [
-        ["0", "2", "51.00 ± 1.41", "61.00 ± 1.41", "60.59", "+0.41", "1.00 M"],
-        ["1", "1 of 2", "80.00", "70.00", "72.14", "-2.14", "2.00 M"],
+        ["0", "2", "51.00 ± 1.41", "61.00 ± 1.41", "60.59", "+0.41", "–", "–", "1.00 M"],
+        ["1", "1 of 2", "80.00", "70.00", "72.14", "-2.14", "–", "–", "2.00 M"],
     ]
     assert sweep.layers[1][0]["folder"].name == "electra-stsb-layer1-seed0"  # the original counts
     copies = ["copy-of-electra-stsb-layer1-seed0", "electra-stsb-layer0-seed1-copy"]
@@ -400,10 +408,14 @@ def test_pre_training_runs_have_a_table_of_their_own(tmp_path):
     assert "2 pre-training runs." in page
 
 
-def test_the_published_scores_cover_all_23_checkpoints():
+def test_the_published_scores_are_those_of_both_versions_of_the_paper():
     scores = load_published_scores()
-    assert len(scores) == 23 and all(len(layers) in (3, 5, 7, 9, 13, 25) for layers in scores.values())
-    assert scores["electra-base-discriminator", "stsb", ""][9] == 78.21
+    versions = [version for published in scores.values() for version in published]
+    assert (versions.count("arXiv"), versions.count("EMNLP")) == (27, 29)
+    assert all(len(layers) in (3, 5, 9, 13, 25) for both in scores.values() for layers in both.values())
+    assert scores["electra-base-discriminator", "stsb", ""]["arXiv"][9] == 78.21
+    large = scores["electra-large-discriminator", "stsb", ""]["EMNLP"]
+    assert (large[15], large[24]) == (82.77, 25.84) and math.isnan(large[17])
 
 
 @pytest.mark.parametrize("group", ["data", "checkpoint"])

@@ -44,7 +44,7 @@ def draw_score_by_layer(sweeps: list[Sweep], path: Paths, split: str = "test") -
     """Draw the score x 100 by layer, with a line per sweep: mean over seeds, sample std (n - 1) shaded.
 
     sweeps: all on one task. A star marks the layer that is best on dev; dotted lines are the published scores
-    of the authors. Undefined scores are left out.
+    of the authors, with crosses where they have published only some layers. Undefined scores are left out.
     """
     drawn = sweeps_with_scores(sweeps)
     lines: list[Line] = []
@@ -62,10 +62,12 @@ def draw_score_by_layer(sweeps: list[Sweep], path: Paths, split: str = "test") -
         lines.append(Line(label, layers, means, stds))
         if sweep.best_layer in scores and len(sweep.layers) > 1:
             stars.append((sweep.best_layer, scores[sweep.best_layer].mean, color))
-        if split == "test" and (theirs := sweep.published_scores):
-            label = f"{legend_name(sweep)}, as published by the authors"
-            style = {"color": color, "marker": "", "linewidth": 0.9, "linestyle": ":"}
-            published.append(Line(label, range(len(theirs)), theirs, style=style))
+        for version, theirs in sweep.published_scores.items() if split == "test" else ():
+            label = f"{legend_name(sweep)}, as published ({version})"
+            known = [layer for layer, score in enumerate(theirs) if is_defined(score)]
+            is_curve = len(known) == len(theirs)
+            style = {"color": color, "marker": "" if is_curve else "x", "linewidth": 0.9, "linestyle": ":"}
+            published.append(Line(label, known, [theirs[layer] for layer in known], style=style))
     lines += published
 
     def finish(axes: Any) -> None:

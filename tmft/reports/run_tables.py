@@ -43,24 +43,30 @@ def best_layers_table(sweeps: list[Sweep]) -> list[list[str]]:
 def score_by_layer_table(sweep: Sweep) -> list[list[str]]:
     """Return a table with a line per layer of a sweep: mean and std over the seeds, x 100, on dev and test.
 
-    If the authors of TMFT have published scores, the table has them and our mean minus theirs.
+    If the authors of TMFT have published scores, the table has those of each version of their paper, and our
+    mean minus theirs.
     """
     published = sweep.published_scores
     num_seeds = max(len(runs) for runs in sweep.layers.values())
     metric = metric_name(sweep.metric)
-    published_columns = ["published", "difference"] if published else []
+    published_columns = [
+        f"{kind} ({version})" for version in published for kind in ("published", "difference")
+    ]
     lines = [["layer", "seeds", f"dev {metric}", f"test {metric}", *published_columns, "parameters"]]
     for layer, runs in sweep.layers.items():
-        published_cells = [MISSING, MISSING]
-        if layer < len(published):
-            difference = 100 * sweep.mean(layer, "test") - published[layer]
-            published_cells = [f"{published[layer]:.2f}", f"{difference:+.2f}"]
+        published_cells = []
+        for theirs in published.values():
+            cells = [MISSING, MISSING]
+            if layer < len(theirs) and is_defined(theirs[layer]):
+                difference = 100 * sweep.mean(layer, "test") - theirs[layer]
+                cells = [f"{theirs[layer]:.2f}", f"{difference:+.2f}"]
+            published_cells += cells
         lines.append(
             [
                 str(layer),
                 str(num_seeds) if len(runs) == num_seeds else f"{len(runs)} of {num_seeds}",
                 *(mean_and_std(sweep.scores(layer, split)) for split in ("dev", "test")),
-                *(published_cells if published else []),
+                *published_cells,
                 f"{runs[0]['parameters']['paper'] / 1e6:.2f} M",
             ]
         )
@@ -218,7 +224,11 @@ def raw_results(sweeps: list[Sweep]) -> list[dict[str, Any]]:
                     "seeds": [run["settings"]["seed"] for run in runs],
                     "parameters": runs[0]["parameters"],
                     **splits,
-                    "published": published[layer] / 100 if layer < len(published) else None,
+                    "published": {
+                        version: theirs[layer] / 100
+                        for version, theirs in published.items()
+                        if layer < len(theirs) and is_defined(theirs[layer])
+                    },
                 }
             )
         fields = {key: value for key, value in vars(sweep).items() if key not in ("layers", "copies")}

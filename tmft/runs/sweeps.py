@@ -100,10 +100,10 @@ class Sweep:
         return sorted(list_score_names(test), key=lambda name: name != self.metric)
 
     @property
-    def published_scores(self) -> list[float]:
-        """The test scores x 100 that the authors of TMFT got at layers 0, 1, ...; [] if they have none."""
+    def published_scores(self) -> dict[str, list[float]]:
+        """The test scores x 100 of the authors of TMFT: {version: scores at layers 0, 1, ...}."""
         key = checkpoint_name(self.checkpoint), self.data, "+".join(self.pretrained_on)
-        return load_published_scores().get(key, [])
+        return load_published_scores().get(key, {})
 
 
 def read_results(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
@@ -344,18 +344,21 @@ def layer_curve(folder: Path, result: dict[str, Any]) -> str:
 
 
 @cache
-def load_published_scores() -> dict[tuple[str, str, str], list[float]]:
-    """Return {(checkpoint, data, earlier data): [test Spearman x 100 at layers 0, 1, ...]}.
+def load_published_scores() -> dict[tuple[str, str, str], dict[str, list[float]]]:
+    """Return {(checkpoint, data, earlier data): {version of the paper: [score at layers 0, 1, ...]}}.
 
-    Each score is a mean over five seeds. earlier data: what the checkpoint was fine-tuned on before, joined
-    by "+"; "" if nothing. Source: the history of ir2718/similarity-embedding-quality (February 2024), the
-    repository of the authors. The scores are close to the published tables of Rep et al. 2024, but not equal.
+    A score is the metric of the task on test x 100, the mean over five seeds; NaN where the version has none
+    as a number. earlier data: what the checkpoint was trained on before, joined by "+"; "" if nothing.
+    Versions of Rep et al. 2024: "arXiv", February 2024, whose curves are in the history of the authors'
+    repository (ir2718/similarity-embedding-quality), and "EMNLP", whose curves are figures, so that only the
+    numbers in its text and tables are here. The runs of the second one are others than those of the first.
     """
     lines = (PACKAGE_DATA / "authors.tsv").read_text(encoding="utf-8").splitlines()[1:]
-    return {
-        (checkpoint_name(ckpt), data, pretrained_on): [float(score) for score in scores.split()]
-        for ckpt, data, pretrained_on, scores in (line.split("\t") for line in lines)
-    }
+    published: dict[tuple[str, str, str], dict[str, list[float]]] = {}
+    for ckpt, data, pretrained_on, version, scores in (line.split("\t") for line in lines):
+        by_version = published.setdefault((checkpoint_name(ckpt), data, pretrained_on), {})
+        by_version[version] = [math.nan if score == "-" else float(score) for score in scores.split()]
+    return published
 
 
 def checkpoint_name(checkpoint: str) -> str:
