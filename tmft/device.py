@@ -73,9 +73,9 @@ def keep_random_state(function: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function that seeds torch's generators, which then go on for its caller as they were."""
 
     @wraps(function)
-    def decorated(*args: P.args, **kwargs: P.kwargs) -> T:
+    def decorated(*positional: P.args, **named: P.kwargs) -> T:
         with torch.random.fork_rng(range(torch.cuda.device_count())):
-            return function(*args, **kwargs)
+            return function(*positional, **named)
 
     return decorated
 
