@@ -250,6 +250,18 @@ def test_a_task_without_an_address_is_not_downloaded(published, capsys):
     assert not capsys.readouterr().out
 
 
+def test_before_scored_pairs_are_downloaded_for_a_task_without_scores_it_is_said_what_for(published, capsys):
+    task = get_task("nli")
+    assert len(read_split(task, "dev")) == len(PAIRS)
+    said, downloading, *_ = capsys.readouterr().out.splitlines()
+    assert (
+        said == "dev and test of this task are pairs with scores: stsb/dev.tsv (others: --data-root FOLDER)"
+    )
+    assert downloading.endswith("is absent: downloading the official release")
+    read_split(task, "test")
+    assert not capsys.readouterr().out  # the data are there now
+
+
 def test_data_that_are_present_are_read_as_they_are(published, capsys):
     (published / "stsb").mkdir(parents=True)
     with pytest.raises(InputError, match="no such file"):  # an incomplete folder belongs to the user

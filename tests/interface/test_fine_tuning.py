@@ -298,6 +298,7 @@ def test_a_table_with_commas_is_referred_to_the_command_that_converts_it(tiny_fo
 def test_the_examples_of_the_page_run(monkeypatch, tmp_path):
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
+    Path("pairs.csv").write_text('id,a,b\n7,"Dogs, cats.","Dogs, cats."\n8,It is cold.,A man sings.\n')
     blocks = (ROOT / "docs/python.md").read_text(encoding="utf-8").split("```python\n")[1:]
     code = "\n".join(block.partition("```")[0] for block in blocks)
     names = {"ROOT": str(ROOT)}
@@ -305,4 +306,7 @@ def test_the_examples_of_the_page_run(monkeypatch, tmp_path):
         code.replace("data/twins", f"{ROOT}/data/twins").replace("data/sample", f"{ROOT}/data/sample"), names
     )
     assert np.isfinite(names["result"].sweep.scores(names["result"].layer, "test")).all()
+    heading, same, other = Path("cosines.csv").read_text().splitlines()
+    assert heading == "id,a,b,cosine" and same == '7,"Dogs, cats.","Dogs, cats.",1.0'
+    assert other.startswith("8,It is cold.,A man sings.,") and float(other.rpartition(",")[2]) < 0.5
     assert (tmp_path / "layers.svg").is_file()

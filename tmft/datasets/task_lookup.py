@@ -258,6 +258,9 @@ def read_split(task: Task, split: str) -> Examples:
     if task.eval_files and not is_computed_on_text(task.metric):
         eval_task = Task(task.eval_files, metric=task.metric)
         if split != "train":
+            file = task.eval_files.format(split=split)
+            if not has_data_file(file):
+                print(f"dev and test of this task are pairs with scores: {file} (others: --data-root FOLDER)")
             return read_split(eval_task, split)
         if objective.needs_teacher:
             excluded_sentences = [
