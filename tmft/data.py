@@ -7,18 +7,24 @@ other) and one example per line. A task has one file per split: train.tsv, dev.t
 import hashlib
 import json
 import math
+import re
 from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import Enum
 from functools import cached_property
+from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tmft.errors import InputError
-from tmft.io.files import DIGEST_LENGTH, is_file, matching_paths
+from tmft.io.files import DIGEST_LENGTH, is_file, is_utf8_string, matching_paths
 from tmft.io.paths import DATA_FOLDER, PACKAGE_DATA
-from tmft.io.text import has_visible_text, parse_number, read_table
-from tmft.tasks import CLASSES_FROM_FILE, PAIR_COLUMNS, Task
+from tmft.io.tables import shortest_number
+from tmft.io.text import has_visible_text, join_lines, parse_number, read_table
+from tmft.tasks import BINARY, BOOLEANS, CLASSES_FROM_FILE, PAIR_COLUMNS, Task
 
 SPLITS = ("train", "dev", "test")
 MAX_DIGEST_BYTES = 2**26  # of embeddings that are read for a digest
@@ -139,26 +145,61 @@ def number_texts(texts: list[str], text_ids: dict[str, int]) -> list[int]:
     return [text_ids.setdefault(text, len(text_ids)) for text in texts]
 
 
-def parse_label(text: str, task: Task, place: str) -> float | str:
+def label_text(value: Any) -> str:
+    """Return a label, the name of a class or a score, as text; "" if a value is missing or is no label.
+
+    A label is the same text wherever it is read from. Text is in one line, with no spaces around it. A whole
+    number has no decimals, also if it is text: a column with gaps has 1.0 for 1 in a CSV file of pandas. A
+    boolean is True or False. A scalar of NumPy or torch and a member of an enumeration are their values.
+    """
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, np.floating):
+        value = float(str(value))  # 0.1, not 0.10000000149011612
+    elif getattr(value, "ndim", None) == 0:
+        value = value.item()
+    if isinstance(value, str):
+        text = join_lines(value) if is_utf8_string(value) else ""
+        return text.removesuffix(".0") if re.fullmatch(r"-?(0|[1-9][0-9]*)\.0", text) else text
+    if isinstance(value, bool):
+        return str(value)
+    try:
+        number = float(value) if isinstance(value, Real | Decimal) else math.nan
+    except (OverflowError, ValueError):  # a number of more than 308 digits, a signaling NaN
+        number = math.nan
+    if not math.isfinite(number):
+        return ""
+    return str(int(value)) if number.is_integer() else shortest_number(number)
+
+
+def parse_label(value: str, task: Task, place: str) -> float | str:
     """Return the label of one example as a number: its score, or the index of its class.
 
     If the classes of the task are read from its file (CLASSES_FROM_FILE), the text itself is returned.
     place: file and line, which the InputError names if the text is no class, no number or out of range.
     """
+    text = label_text(value)
     if task.classes is CLASSES_FROM_FILE:
+        if not text:
+            raise InputError(f"empty label ({place}): fill it in or remove the line")
         return text
     if task.classes:
-        if text not in task.classes:
-            raise InputError(f"label {text!r} is none of {', '.join(task.classes)} ({place}): correct it")
-        return task.classes[text]
+        if value in task.classes:  # also a name that label_text changes, in a result.json of version 0.25.0
+            return task.classes[value]
+        if task.classes.keys() == BINARY.keys():
+            text = BOOLEANS.get(text, text)
+        index = next((i for name, i in task.classes.items() if label_text(name) == text), None)
+        if index is None:
+            raise InputError(f"label {value!r} is none of {', '.join(task.classes)} ({place}): correct it")
+        return index
     try:
-        score = parse_number(text)
+        score = parse_number(value)
     except ValueError:
-        raise InputError(f"score {text!r} is not a number ({place}): correct it") from None
+        raise InputError(f"score {value!r} is not a number ({place}): correct it") from None
     if not (math.isfinite(score) and task.min_score <= score <= task.max_score):
         bounds = f"{task.min_score:g} to {task.max_score:g}"
         remedy = "correct it, or set score_range to the range of the scores"
-        raise InputError(f"score {text} is outside {bounds} ({place}): {remedy}", "score_range")
+        raise InputError(f"score {value} is outside {bounds} ({place}): {remedy}", "score_range")
     return score
 
 

@@ -63,6 +63,7 @@ class Task:
 
 # Name of a class in the file -> its index.
 BINARY = {"0": 0, "1": 1}
+BOOLEANS = {"False": "0", "True": "1"}  # as which a file may have the classes of BINARY
 ENTAILMENT = {"CONTRADICTION": 0, "NEUTRAL": 1, "ENTAILMENT": 2}  # SICK
 NLI = {"contradiction": 0, "neutral": 1, "entailment": 2}  # MultiNLI
 TWO_WAY_NLI = {"not_entailment": 0, "entailment": 1}  # QNLI, RTE

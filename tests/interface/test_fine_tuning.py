@@ -136,7 +136,7 @@ def test_columns_of_dicts_are_taken_by_their_names(tiny_folder):
     both = [{"one": a, "score": score, "two": b, "label": str(score > 2.5)} for a, b, score in ROWS]
     both = [dict(reversed(row.items())) if number else row for number, row in enumerate(both)]
     texts = [list(column) for column in zip(*ROWS, strict=True)][:2]
-    assert collect_examples(both, "train")[0] == Examples(tuple(texts), [str(score) for *_, score in ROWS])
+    assert collect_examples(both, "train")[0] == Examples(tuple(texts), [f"{score:g}" for *_, score in ROWS])
     [run] = fine_tune(tiny_folder, both, both, both, layer=1, objective="softmax", **SHORT).sweep.layers[1]
     assert run["settings"]["task"]["classes"] == {"False": 0, "True": 1}
 
@@ -209,7 +209,7 @@ TWO_CLASSES = [(a, b, "same" if score > 2 else "other") for a, b, score in ROWS]
     [
         (
             {"train": [("a", "b", 7.0)]},
-            "score 7.0 is outside 0 to 5 .example 1 of train.: correct it, or set score_range",
+            "score 7 is outside 0 to 5 .example 1 of train.: correct it, or set score_range",
         ),
         ({"dev": [*ROWS, ("a", "b", float("nan"))]}, "example 4 of dev, .*nan.*: it has no score or label"),
         ({"train": [("a", "b", 0.2), ("c", "d", 1)]}, "all scores are from 0 to 1, .*: give score_range="),

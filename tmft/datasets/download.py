@@ -17,11 +17,12 @@ from tqdm import tqdm
 from tmft.checkpoints.hub import is_offline
 from tmft.data import DATA_FOLDER, parse_label
 from tmft.datasets.digests import SHA256_OF_DOWNLOADS, check_sha256
-from tmft.datasets.readers import REMEDY, check_unpacked_size, join_lines
+from tmft.datasets.readers import REMEDY, check_unpacked_size
 from tmft.datasets.releases import RELEASES, Release, Splits, read_release
 from tmft.errors import InputError, describe_error
 from tmft.io.atomic import check_output_folder, is_same_file, temporary_sibling, write_file
 from tmft.io.files import reading
+from tmft.io.text import join_lines
 from tmft.tasks import CLASSES_FROM_FILE, TASKS
 
 MAX_DOWNLOAD_BYTES = 1 << 30  # of a file; the largest file of a release has 58 MB

@@ -1,13 +1,12 @@
 """Read and split examples that are given in Python, as tuples, dicts, a table or the path of a TSV file."""
 
-import math
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from tmft.data import Examples, number_texts, parse_label
+from tmft.data import Examples, label_text, number_texts, parse_label
 from tmft.datasets.task_lookup import hold_out, select_examples, text_keys
 from tmft.errors import InputError, short_repr
 from tmft.io.files import is_utf8_string
@@ -67,10 +66,11 @@ def collect_examples(
             raise InputError(
                 f"{place}: give one to three texts, none of them empty, and the label last{columns}"
             )
-        if has_labels and not is_label(label):
+        text = label_text(label)
+        if has_labels and not text:
             raise InputError(f"{place}: it has no score or label")
         rows.append(cells)
-        labels.append(str(label) if has_labels else number_texts(cells, text_ids))
+        labels.append(text if has_labels else number_texts(cells, text_ids))
         if len(cells) != len(rows[0]):
             raise InputError(f"{place}: it has {len(cells)} texts, the first example {len(rows[0])}")
     if not rows:
@@ -98,16 +98,6 @@ def order_text_names(example: Mapping[str, Any], place: str, names_of_train: Seq
         problem = f"column {unknown!r} is none of its texts" if unknown else "one of its texts is missing"
         raise InputError(f"{place}: {problem}, {', '.join(closest)}: remove or rename it")
     return names
-
-
-def is_label(value: Any) -> bool:
-    """Return whether a value is text or a finite number, and not a gap in a table, such as NaN or NaT."""
-    if isinstance(value, str):
-        return value != ""
-    try:
-        return math.isfinite(value)
-    except (TypeError, OverflowError):  # no number, or one of more than 308 digits
-        return False
 
 
 def parse_labels(examples: Examples, split: str, task: Task) -> Examples:

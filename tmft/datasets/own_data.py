@@ -19,14 +19,14 @@ from typing import NoReturn
 
 import numpy as np
 
-from tmft.data import SPLITS
-from tmft.datasets.readers import Row, join_lines
+from tmft.data import SPLITS, label_text
+from tmft.datasets.readers import Row
 from tmft.datasets.task_lookup import hold_out, text_keys
 from tmft.errors import InputError, check_choice, did_you_mean, sanitize, short_repr
 from tmft.io.atomic import check_output_folder, check_writable, replacing_files
-from tmft.io.tables import read_columns, read_header, shortest_number
-from tmft.io.text import UTF8, has_visible_text, parse_number
-from tmft.tasks import BINARY, ENTAILMENT, PAIR_COLUMNS, TEXT_COLUMN, TRIPLET_COLUMNS
+from tmft.io.tables import cell_text, read_header, read_values, shortest_number
+from tmft.io.text import UTF8, has_visible_text, join_lines, parse_number
+from tmft.tasks import BINARY, BOOLEANS, ENTAILMENT, PAIR_COLUMNS, TEXT_COLUMN, TRIPLET_COLUMNS
 
 LABELS = ("score", "label")
 # The lists of columns that a TSV file may have, in this order.
@@ -225,11 +225,14 @@ def assign_splits(files: Sequence[str], divided: bool) -> list[tuple[str, Path]]
 def append_examples(path: Path, columns: dict[str, str], split: Split, encoding: str, decimal: str) -> None:
     """Append the examples of a table to a split. columns: {name in the TSV file: name in the table}."""
     count = 0
-    for location, cells in read_columns(path, list(columns.values()), encoding):
+    for location, values in read_values(path, list(columns.values()), encoding):
         count += 1
-        values = dict(zip(columns, cells, strict=True))
-        labels = {name: values.pop(name).strip() for name in LABELS if name in values}
-        texts = {name: join_lines(text) for name, text in values.items()}
+        row = dict(zip(columns, values, strict=True))
+        cells = {name: cell_text(value, columns[name], location) for name, value in row.items()}
+        texts = {name: join_lines(cell) for name, cell in cells.items() if name not in LABELS}
+        labels = {"score": cells["score"].strip()} if "score" in cells else {}
+        if "label" in row:
+            labels["label"] = label_text(row["label"])
         if not all(map(has_visible_text, texts.values())):
             split.empty_texts += 1
         elif not all(labels.values()):
@@ -237,8 +240,6 @@ def append_examples(path: Path, columns: dict[str, str], split: Split, encoding:
         else:
             if "score" in labels:
                 labels["score"] = normalize_score(labels["score"], location, decimal)
-            if "label" in labels:
-                labels["label"] = join_lines(labels["label"])
             split.rows.append(tuple((texts | labels)[name] for name in columns))
     if count == 0:
         raise InputError(f"no examples ({path}): the table is empty")
@@ -358,7 +359,8 @@ def describe_next_command(out: Path, splits: dict[str, Split], columns: dict[str
             options = f" --score-range {math.floor(low)} {math.ceil(high)}"
     elif set(PAIR_COLUMNS) <= set(values):
         classes = set(values["label"])
-        task = "mrpc" if classes <= set(BINARY) else "sicke" if classes <= set(ENTAILMENT) else ""
+        is_binary = classes <= set(BINARY) or classes <= set(BOOLEANS)
+        task = "mrpc" if is_binary else "sicke" if classes <= set(ENTAILMENT) else ""
     elif tuple(values) == TRIPLET_COLUMNS:
         task = "nli"
     elif tuple(values) == TRIPLET_COLUMNS[:2]:

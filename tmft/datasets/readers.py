@@ -146,8 +146,3 @@ def check_unpacked_size(num_bytes: int, path: Path) -> None:
     """Raise InputError if the unpacked content of a file has more than MAX_UNPACKED_BYTES."""
     if num_bytes > MAX_UNPACKED_BYTES:
         raise InputError(f"{path} unpacks to more than {MAX_UNPACKED_BYTES:,} bytes: unpack it yourself")
-
-
-def join_lines(text: str) -> str:
-    """Return the text in one line: TABs, and all characters at which Python ends a line, become spaces."""
-    return " ".join(text.replace("\t", " ").splitlines()).strip()

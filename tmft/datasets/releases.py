@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 
 from tmft.data import SPLITS
-from tmft.datasets.readers import ReleaseFile, Row, join_lines, read_release_file, read_rows_by_name
+from tmft.datasets.readers import ReleaseFile, Row, read_release_file, read_rows_by_name
 from tmft.errors import InputError
 from tmft.io.files import is_file, is_folder, matching_paths
-from tmft.io.text import parse_number, read_lines, select_columns
+from tmft.io.text import join_lines, parse_number, read_lines, select_columns
 from tmft.tasks import PAIR_COLUMNS, TRIPLET_COLUMNS
 
 Splits = dict[str, list[Row]]  # name of a split, a subset or a data set -> its rows

@@ -343,16 +343,18 @@ def read_all_splits(task: Task, dev_fraction: float | None = None) -> dict[str, 
             train, dev = hold_out_dev(read_split(subtask, "train"), dev_fraction)
             data[name] = {"train": train, "dev": dev, "test": read_split(subtask, "test")}
         if subtask.classes:
-            check_dev_classes(data[name], subtask)
+            check_classes(data[name], subtask)
     return data
 
 
-def check_dev_classes(splits: dict[str, Examples], task: Task) -> None:
-    """Raise InputError if dev has a class that train does not have."""
-    if new := set(splits["dev"].labels) - set(splits["train"].labels):
-        class_name = next(word for word, index in task.classes.items() if index in new)
-        place = f" ({task.files})" if task.files else ""
-        raise InputError(f"class {class_name}{place}: dev has examples of it and train has none: add some")
+def check_classes(splits: dict[str, Examples], task: Task) -> None:
+    """Raise InputError if dev or test has a class that train does not have."""
+    for split in ("dev", "test"):
+        if new := set(splits[split].labels) - set(splits["train"].labels):
+            class_name = next(word for word, index in task.classes.items() if index in new)
+            place = f" ({task.files})" if task.files else ""
+            problem = f"class {class_name}{place}: {split} has examples of it and train has none"
+            raise InputError(f"{problem}: add some")
 
 
 def hold_out_dev(train: Examples, dev_fraction: float) -> tuple[Examples, Examples]:

@@ -24,7 +24,7 @@ from tmft.datasets.given_examples import (
     hold_out_missing,
     parse_labels,
 )
-from tmft.datasets.task_lookup import check_dev_classes, objective_config_class, validate_task
+from tmft.datasets.task_lookup import check_classes, objective_config_class, validate_task
 from tmft.device import choose_device, keep_random_state
 from tmft.errors import (
     MAX_COUNT,
@@ -54,7 +54,7 @@ from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import PAIR_COLUMNS, TEXT_COLUMN, TRIPLET_COLUMNS, Task
 
 # Names of the classes of dissimilar and of similar texts, for an objective that predicts one number.
-OPPOSITES = [["0", "1"], ["0.0", "1.0"], ["no", "yes"], ["false", "true"]]
+OPPOSITES = [["0", "1"], ["no", "yes"], ["false", "true"]]
 # Parameters of fine_tune, by which these settings of a run are given.
 NAMED_SETTINGS = {"ckpt", "layer", "seed", "task", "recipe", "dev_fraction", "loss_weights", "init_from"}
 
@@ -299,5 +299,5 @@ def prepare_data(given: dict[str, Any], task: Task) -> tuple[Task, dict[str, Exa
         )
     hold_out_missing(splits, source, fraction)
     if has_classes:
-        check_dev_classes(splits, task)
+        check_classes(splits, task)
     return task, splits

@@ -203,3 +203,8 @@ def parse_number(cell: str) -> float:
     if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", cell):
         raise ValueError(cell)
     return float(cell)
+
+
+def join_lines(text: str) -> str:
+    """Return the text in one line: TABs, and all characters at which Python ends a line, become spaces."""
+    return " ".join(text.replace("\t", " ").splitlines()).strip()
