@@ -42,7 +42,7 @@ TESTS = {
     "tmft/speed/cuda_graphs.py": ["tests/speed/test_cuda_graphs.py"],
     "tmft/losses/multiple_negatives.py": ["tests/losses/test_multiple_negatives.py"],
     "tmft/metrics.py": ["tests/test_metrics.py"],
-    "tmft/data.py": ["tests/test_data.py", "tests/runs/test_run_inputs.py"],
+    "tmft/data.py": ["tests/test_data.py", "tests/datasets/test_labels.py", "tests/runs/test_run_inputs.py"],
     "tmft/loop.py": [
         "tests/test_loop.py",
         "tests/training/test_checkpointing.py",
