@@ -13,12 +13,12 @@ from torch import nn
 from tmft.callbacks import Callback
 from tmft.data import Examples
 from tmft.errors import InputError
-from tmft.loop import Recipe, fit, linear_schedule_with_warmup
+from tmft.loop import Recipe, fit
 from tmft.loss import CosineMSE, Objective
 from tmft.losses.objectives import OBJECTIVES
 from tmft.metrics import METRICS
 from tmft.models.families import parameter_names
-from tmft.optimizers import parameter_groups
+from tmft.optimizers import LR_SCHEDULES, parameter_groups
 from tmft.packing import pack
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import TASKS
@@ -121,16 +121,18 @@ def test_biases_and_norms_are_not_decayed_and_no_weight_is_forgotten():
     assert decayed["weight_decay"] == 0.01
 
 
-def test_the_rate_climbs_for_a_tenth_of_the_steps_and_falls_to_zero():
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    schedule = linear_schedule_with_warmup(optimizer, warmup_ratio=0.1, num_steps=20)
-    rates = []
-    for _ in range(20):
-        rates.append(schedule.get_last_lr()[0])
-        optimizer.step()
-        schedule.step()
-    assert rates[:4] == pytest.approx([0, 0.5, 1, 17 / 18]) and rates[-1] == pytest.approx(1 / 18)
-    assert schedule.get_last_lr() == [0.0]
+def test_the_rate_climbs_for_a_tenth_of_the_steps_and_falls_to_zero_or_is_constant():
+    rates = {name: [] for name in LR_SCHEDULES}
+    for name, made in rates.items():
+        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+        schedule = LR_SCHEDULES[name](optimizer, 0.1, 20)
+        for _ in range(21):
+            made.append(schedule.get_last_lr()[0])
+            optimizer.step()
+            schedule.step()
+    linear = rates["linear"]
+    assert linear[:4] == pytest.approx([0, 0.5, 1, 17 / 18]) and linear[19] == pytest.approx(1 / 18)
+    assert linear[20] == 0.0 and rates["constant"] == [1.0] * 21
 
 
 @pytest.mark.parametrize(
@@ -143,6 +145,7 @@ def test_the_rate_climbs_for_a_tenth_of_the_steps_and_falls_to_zero():
         ("max_grad_norm", (0.0, 1e9), (-1e-9,)),
         ("warmup_ratio", (0.0, 1.0), (-1e-9, 1.001)),
         ("optimizer", ("adamw", "adafactor"), ("adamv",)),
+        ("lr_schedule", ("linear", "constant"), ("cosine",)),
     ],
 )
 def test_hyperparameters_out_of_range_are_refused_and_the_ends_of_the_range_are_not(name, ends, refused):

@@ -34,13 +34,7 @@ from tmft.callbacks import (
 from tmft.device import PRECISIONS
 from tmft.errors import MAX_COUNT, check_range
 from tmft.io.arguments import check_fields, choice
-from tmft.optimizers import (
-    OPTIMIZERS,
-    MixedPrecision,
-    TrainedWeights,
-    linear_schedule_with_warmup,
-    parameter_groups,
-)
+from tmft.optimizers import LR_SCHEDULES, OPTIMIZERS, MixedPrecision, TrainedWeights, parameter_groups
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.training_task import Embedder, EpochSteps, PackedEmbedder, TrainingTask
 
@@ -51,13 +45,15 @@ class Recipe:
 
     epochs: number of passes over the training examples.
     batch_size: number of examples in a step.
-    lr: peak learning rate; it rises linearly in the warm-up, then falls linearly to 0.
+    lr: learning rate, the highest one if a schedule changes it.
     weight_decay: weight decay of matrices, not of biases and LayerNorm.
     warmup_ratio: fraction of all steps in which the learning rate rises.
     max_grad_norm: clip the gradients of a step to this L2 norm.
     precision: precision of training, by autocast: the weights stay in float32. auto is bf16 where the device
         supports it, else fp32. The authors train in float32; autocast is ours.
     optimizer: how a step changes the weights.
+    lr_schedule: linear: the learning rate rises linearly in the warm-up, then falls linearly to 0; constant:
+        it stays the same, and there is no warm-up.
     Raises InputError if a value has a wrong type or is out of range.
     Source: Rep et al. 2024, section 4. Warm-up, linear decay, and no decay of biases and LayerNorm are in no
     version of the paper, but in the released code (ir2718/similarity-embedding-quality, d9f600c).
@@ -71,6 +67,7 @@ class Recipe:
     max_grad_norm: float = 1.0
     precision: str = choice("auto", ["auto", *PRECISIONS])
     optimizer: str = choice("adamw", OPTIMIZERS)
+    lr_schedule: str = choice("linear", LR_SCHEDULES)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -118,7 +115,8 @@ def fit(
     weights = TrainedWeights(model, task.objectives, task.token_ids("train"), recipe.optimizer)
     groups = parameter_groups(weights.parameters, recipe.weight_decay)
     optimizer = OPTIMIZERS[recipe.optimizer](groups, lr=recipe.lr)
-    scheduler = linear_schedule_with_warmup(optimizer, recipe.warmup_ratio, recipe.epochs * len(steps))
+    schedule = LR_SCHEDULES[recipe.lr_schedule]
+    scheduler = schedule(optimizer, recipe.warmup_ratio, recipe.epochs * len(steps))
 
     # In float32 `with amp` changes nothing, and the methods of amp are those of torch that they are named
     # after: loss.backward(), clip_grad_norm_() and optimizer.step().

@@ -103,6 +103,18 @@ def linear_schedule_with_warmup(
     return LambdaLR(optimizer, factor)
 
 
+def constant_schedule(optimizer: torch.optim.Optimizer, warmup_ratio: float, num_steps: int) -> LambdaLR:
+    """Return a schedule that keeps the learning rate of the optimizer in every step, without a warm-up."""
+    return LambdaLR(optimizer, lambda step: 1.0)
+
+
+# Learning rate schedules: functions (optimizer, warmup_ratio, number of steps of the run) -> scheduler.
+LR_SCHEDULES: dict[str, Callable[[torch.optim.Optimizer, float, int], LambdaLR]] = {
+    "linear": linear_schedule_with_warmup,
+    "constant": constant_schedule,
+}
+
+
 class MixedPrecision:
     """Mixed precision training. Weights stay in float32; in a block `with amp:` torch computes in 16 bits.
 

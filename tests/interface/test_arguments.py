@@ -51,6 +51,7 @@ REFUSED_BY_FINE_TUNE = {
     "max_grad_norm": [*NO_RATE, None],
     "precision": [*NO_TEXT, None, "fp8"],
     "optimizer": [*NO_TEXT, None, "adamv"],
+    "lr_schedule": [*NO_TEXT, None, "cosine"],
     "mini_batch_size": NO_COUNT,
     "task_sampling": [*NO_TEXT, None, "jointly"],
     "stopping_strategy": [*NO_TEXT, None, "never"],

@@ -99,18 +99,28 @@ def test_dropout_is_active_only_in_training(name):
     assert predict(*texts).equal(predict(*texts))
 
 
-def test_dropout_after_the_features_also_drops_the_cosine_feature():
-    """After the features a dropped cosine is 0; dropout before them leaves no feature exactly 0."""
+@pytest.mark.parametrize("name", [name for name in HEADS if name != "single_text_head"])
+@pytest.mark.parametrize("after_features", [False, True])
+def test_dropout_and_a_linear_layer_come_before_every_head_of_a_pair(name, after_features):
+    """Or the dropout is after the features: it zeroes some of what W_t gets, of the cosine feature, too."""
     torch.manual_seed(0)
     u, v = torch.rand(500, 64) + 0.1, torch.rand(500, 64) + 0.1
-    seen = []
-    for after_features in (False, True):
-        config = {"dropout": 0.3, "dropout_after_features": after_features}
-        head = ConcatCosineHead(64, replace(STS, objective_args=config)).train()
-        head.head.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
-        head.predict_score(u, v)
-    before, after = (features[:, -1] for features in seen)
-    assert (before != 0).all() and 0.2 < (after == 0).float().mean() < 0.4
+    config = {"dropout": 0.3, "dropout_after_features": after_features}
+    head, inputs = OBJECTIVES[name](64, replace(STS, objective_args=config)), {}
+    for layer, linear in head.named_children():
+        linear.register_forward_pre_hook(lambda _, x, layer=layer: inputs.update({layer: x[0]}))
+    head.eval()
+    expected = head.logits(head.first(u), head.second(v))
+    torch.testing.assert_close(head.predict_score(u, v), expected)
+    head.train().predict_score(u, v)
+    dropped = {layer: (x == 0).float().mean(0) for layer, x in inputs.items()}
+    for layer, given in (("first", u), ("second", v)):
+        if after_features:
+            assert inputs[layer] is given
+        else:
+            assert 0.25 < dropped[layer].mean() < 0.35
+    if "head" in inputs:
+        assert (0.2 < dropped["head"][-1] < 0.4) if after_features else not dropped["head"].any()
 
 
 @pytest.mark.parametrize("dropout", [-0.1, 1.0, math.nan])

@@ -38,7 +38,7 @@ GROUPS = {
     "several tasks": "task_sampling stopping_strategy loss_weights gradient_surgery",
     "one model for several layers and dimensions": "all_layers matryoshka_dims",
     "optimization": "epochs batch_size lr",
-    "more of optimization": "precision weight_decay warmup_ratio max_grad_norm optimizer",
+    "more of optimization": "precision weight_decay warmup_ratio max_grad_norm optimizer lr_schedule",
     f"pre-training (--task {', '.join(PRETRAINING_TASKS)})": "from_scratch vocab_size generator_size steps "
     "gradient_accumulation_steps save_steps save_fp16",
 }

@@ -112,10 +112,15 @@ class PairHead(Objective):
 
     For a task with two classes the number is the logit of class 1, trained with binary cross-entropy.
     Otherwise it is the score itself, between min_score and max_score, trained with the mean squared error.
-    A subclass implements `logits`.
+
+    Every head begins with dropout and a linear layer for each of the two texts, as the report on CS 224N
+    describes for paraphrase and similarity. The layers of the two sides are two: if they shared one, a dot
+    product would hardly ever be negative. A subclass implements `logits` on what comes out of them.
     """
 
     config: HeadConfig
+    first: nn.Linear
+    second: nn.Linear
     two_classes: bool
     min_score: float
     score_range: float
@@ -124,11 +129,16 @@ class PairHead(Objective):
 
     def __init__(self, dimensions: int, task: Task):
         super().__init__(dimensions, task)
+        # The names `first` and `second` are those of the tensors in head.safetensors.
+        self.first, self.second = nn.Linear(dimensions, dimensions), nn.Linear(dimensions, dimensions)
         self.two_classes = bool(task.classes)
         self.min_score, self.score_range = task.min_score, task.max_score - task.min_score
 
     def logits(self, u: Tensor, v: Tensor) -> Tensor:
-        """Return the number of each pair, (P,), before it is rescaled to the labels. u, v: (P, D)."""
+        """Return the number of each pair, (P,), before it is rescaled to the labels.
+
+        u, v: (P, D), after the linear layers.
+        """
         raise NotImplementedError
 
     def dropout(self, x: Tensor, after_features: bool = False) -> Tensor:
@@ -145,7 +155,7 @@ class PairHead(Objective):
 
     def predict_score(self, u: Tensor, v: Tensor) -> Tensor:
         """Return the score of each pair or, for two classes, the logit of class 1, (P,). u, v: (P, D)."""
-        logits = self.logits(self.dropout(u), self.dropout(v))
+        logits = self.logits(self.first(self.dropout(u)), self.second(self.dropout(v)))
         if self.config.rescale_to_labels and not self.two_classes:
             return self.min_score + self.score_range * self.to_unit_interval(logits)
         return logits
@@ -177,34 +187,15 @@ class PairHead(Objective):
 
 
 class DotProductHead(PairHead):
-    """Predicts the dot product of u and v, after u went through one linear layer and v through another one.
-
-    If they shared a linear layer, the dot product would hardly ever be negative.
-    """
-
-    first: nn.Linear
-    second: nn.Linear
-
-    def __init__(self, dimensions: int, task: Task):
-        super().__init__(dimensions, task)
-        # The names `first` and `second` are those of the tensors in head.safetensors.
-        self.first, self.second = nn.Linear(dimensions, dimensions), nn.Linear(dimensions, dimensions)
-
-    def project_pair(self, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Return u and v after their linear layers and dropout, (P, D) each. u, v: (P, D)."""
-        return (
-            self.dropout(self.first(u), after_features=True),
-            self.dropout(self.second(v), after_features=True),
-        )
+    """Predicts the dot product of u and v."""
 
     def logits(self, u: Tensor, v: Tensor) -> Tensor:
-        """Return the dot product of each pair after the linear layers, (P,). u, v: (P, D)."""
-        u, v = self.project_pair(u, v)
-        return (u * v).sum(-1)
+        """Return the dot product of each pair, (P,). u, v: (P, D), after the linear layers."""
+        return (self.dropout(u, after_features=True) * self.dropout(v, after_features=True)).sum(-1)
 
 
-class CosineHead(DotProductHead):
-    """Predicts the cosine of u and v, each after a linear layer of its own.
+class CosineHead(PairHead):
+    """Predicts the cosine of u and v.
 
     With rescale_to_labels, the cosine -1 becomes the lowest score and 1 the highest.
     """
@@ -214,14 +205,15 @@ class CosineHead(DotProductHead):
         return (1 + cosine) / 2
 
     def logits(self, u: Tensor, v: Tensor) -> Tensor:
-        """Return the cosine of each pair after the linear layers, (P,). u, v: (P, D)."""
-        return F.cosine_similarity(*self.project_pair(u, v))
+        """Return the cosine of each pair, (P,). u, v: (P, D), after the linear layers."""
+        u, v = self.dropout(u, after_features=True), self.dropout(v, after_features=True)
+        return F.cosine_similarity(u, v)
 
 
 class ConcatHead(PairHead):
-    """Predicts a linear function of the concatenated u, v and |u - v|.
+    """Predicts W_t(u, v, |u - v|), a linear function of the concatenated u, v and |u - v|.
 
-    Source: Reimers and Gurevych 2019, section 3.
+    Source: Reimers and Gurevych 2019, section 3; it takes u and v as they are.
     """
 
     head: nn.Linear
@@ -237,7 +229,7 @@ class ConcatHead(PairHead):
         return []
 
     def logits(self, u: Tensor, v: Tensor) -> Tensor:
-        """Return the linear function of each pair's features, (P,). u, v: (P, D)."""
+        """Return W_t of each pair's features, (P,). u, v: (P, D), after the linear layers."""
         x = torch.cat([u, v, (u - v).abs(), *self.extra_features(u, v)], dim=-1)  # (P, 3 D + extra)
         return self.head(self.dropout(x, after_features=True)).squeeze(-1)
 

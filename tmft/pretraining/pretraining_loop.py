@@ -26,7 +26,7 @@ from tmft.errors import MAX_COUNT, InputError, check_range
 from tmft.io.distributed import Processes
 from tmft.io.files import reading
 from tmft.loop import Recipe
-from tmft.optimizers import OPTIMIZERS, MixedPrecision, linear_schedule_with_warmup, parameter_groups
+from tmft.optimizers import LR_SCHEDULES, OPTIMIZERS, MixedPrecision, parameter_groups
 from tmft.pretraining.corpus import SentenceSampler, TokenizedCorpus, held_out_split
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.token_heads import MaskedLM, ReplacedTokenDetection, means_from_sums
@@ -109,7 +109,7 @@ def pretrain(
 
     parameters = parameter_groups(model.parameters(), recipe.weight_decay)
     optimizer = OPTIMIZERS[recipe.optimizer](parameters, lr=recipe.lr)
-    scheduler = linear_schedule_with_warmup(optimizer, recipe.warmup_ratio, num_steps)
+    scheduler = LR_SCHEDULES[recipe.lr_schedule](optimizer, recipe.warmup_ratio, num_steps)
 
     stateful: dict[str, Stateful] = {
         "model": model,
