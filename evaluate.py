@@ -94,7 +94,8 @@ def main(argv: list[str] | None = None) -> None:
         for path in write_predictions(models[0], evaluations[0], args.cs224n_predictions):
             print(f"wrote {path}")
     if args.save:
-        append_modules(models[0], encoders[0].postprocessing.get(encoders[0].layers[-1], []))
+        [modules] = encoders[0].postprocessing.values()
+        append_modules(models[0], modules)
         models[0].save_pretrained(args.save)
         differences = describe_compatibility(models[0])
         print(f"\nsaved {args.save}", *filter(None, [differences]), sep="\n")
@@ -112,18 +113,19 @@ def score_model(
     run: the one in the folder of the model. is_changed: whether its embeddings are changed without training;
     random embeddings are then scored with the same options.
     """
-    model, config, random = encoders.model, encoders.config, {}
+    model, variants, random = encoders.model, list(encoders.configs), {}
+    config = next(iter(encoders.configs.values()))
     results = score_tasks(encoders.encoders, evaluations, args.isotropy)
     if is_changed:
         random = score_random_embeddings(model, evaluations, config)
-    kind = "weight" if encoders.weights else "layer"
+    kind = "weight" if args.interpolate else "layer"
     tables = format_results(results, evaluations, kind, random, config.transductive)
-    if len(results) > 1 and results.keys() == run.task_settings.keys() and len(encoders.variants) == 1:
-        [variant] = encoders.variants
+    if len(results) > 1 and results.keys() == run.task_settings.keys() and len(variants) == 1:
+        [variant] = variants
         metrics = ((name, evaluation.task.metric) for name, evaluation in evaluations.items())
         overall = average_scores((metric, results[name][variant][metric]) for name, metric in metrics)
         tables += f"\n\n{OVERALL} {percent(overall)}"
-    by_variant = {v: {name: scores[v] for name, scores in results.items()} for v in encoders.variants}
+    by_variant = {v: {name: scores[v] for name, scores in results.items()} for v in variants}
     content = {"model": args.model, "split": args.split, "pooling": model.pooling, f"{kind}s": by_variant}
     return tables, content | ({"random": random} if random else {})
 

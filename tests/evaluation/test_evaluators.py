@@ -1,4 +1,4 @@
-"""An evaluator needs nothing of a model but encode; LayerCache has one for each hidden state of a model."""
+"""An evaluator needs nothing of a model but a function that encodes."""
 
 import json
 
@@ -16,7 +16,7 @@ from tmft.evaluation.isotropy import alignment, iso_score, mean_cosine, uniformi
 from tmft.losses.heads import SoftmaxLoss
 from tmft.metrics import cosines, spearman
 from tmft.tasks import Task
-from tmft.training_free.training_free import LayerCache
+from tmft.training_free.training_free import TrainingFreeConfig, TrainingFreeEncoders
 
 WORDS = {"cat": [1.0, 0.0], "dog": [4.0, 3.0], "car": [0.0, 2.0], "bus": [-3.0, 4.0], "sun": [-1.0, 0.0]}
 # Cosines with cat: dog 0.8, car 0, bus -0.6, sun -1.
@@ -134,7 +134,7 @@ def test_estimates_use_train_if_a_classifier_is_fitted_else_the_scored_texts(tas
     assert texts == ["train" if train else split]
 
 
-# ----------------------------------------------------------------------------------------------- layer cache
+# ----------------------------------------------------------------------------------------------- every layer
 
 
 @pytest.fixture
@@ -143,17 +143,23 @@ def truncated(tiny_folder) -> list[SentenceEncoder]:
     return [SentenceEncoder.from_pretrained(tiny_folder, layer=layer) for layer in range(5)]
 
 
+def layer_encoders(model: SentenceEncoder, layers: list[int]):
+    """{layer: function that embeds sentences by the mean of this hidden state}"""
+    configs = {layer: TrainingFreeConfig(layers=(layer,)) for layer in layers}
+    return TrainingFreeEncoders(model, configs).encoders([])
+
+
 @pytest.mark.parametrize("layers", [[0, 1, 2, 3, 4], [4], [0, 2], [2]])
 def test_each_layer_equals_the_truncated_model(layers, truncated):
-    cache = LayerCache(truncated[-1], layers)
-    for layer in layers:
+    for layer, encode in layer_encoders(truncated[-1], layers).items():
         expected = torch.from_numpy(truncated[layer].encode(SENTENCES))
-        torch.testing.assert_close(cache.encoder(layer)(SENTENCES), expected, rtol=0, atol=1e-6)
+        torch.testing.assert_close(encode(SENTENCES), expected, rtol=0, atol=1e-6)
 
 
 def test_embeddings_are_in_the_order_of_the_sentences_however_often_they_occur():
     model = tiny_model()
-    encode = LayerCache(model, [0, 1, 2, 3, 4]).encoder(3)
+    encode = layer_encoders(model, [0, 1, 2, 3, 4])[3]
+    assert encode([]).shape == (0, model.dimensions)
     first = encode(SENTENCES[:3])
     again = encode([SENTENCES[4], SENTENCES[1], SENTENCES[1], SENTENCES[0]])
     assert torch.equal(again[1:], first[[1, 1, 0]])
@@ -161,23 +167,26 @@ def test_embeddings_are_in_the_order_of_the_sentences_however_often_they_occur()
     assert encode([]).shape == (0, model.dimensions)
 
 
-@pytest.mark.parametrize("layers", [[0, 1, 2, 3, 4], [4]])
+@pytest.mark.parametrize("layers", [[0, 1, 2, 3, 4], [2]])
 def test_each_sentence_is_encoded_once_for_all_layers_and_calls(layers, monkeypatch):
-    model, ids, states = tiny_model(), [], []
-    embed = model.embed_token_ids
+    model, ids, layer_calls = tiny_model(), [], []
+    embed, run_layer = model.embed_token_ids, model.encoder.layers[3].forward
 
     def counting(token_ids, forward=None, **how):
         ids.extend(map(tuple, token_ids))
-        states.append(forward is not None)
         return embed(token_ids, forward, **how)
 
+    def counting_layer(*inputs, **how):
+        layer_calls.append(1)
+        return run_layer(*inputs, **how)
+
     monkeypatch.setattr(model, "embed_token_ids", counting)
-    cache = LayerCache(model, layers)
-    for layer in layers:
-        cache.encoder(layer)(SENTENCES[:3] + SENTENCES[:2])
-        cache.encoder(layer)(SENTENCES[2:])
+    monkeypatch.setattr(model.encoder.layers[3], "forward", counting_layer)
+    for encode in layer_encoders(model, layers).values():
+        encode(SENTENCES[:3] + SENTENCES[:2])
+        encode(SENTENCES[2:])
     assert sorted(ids) == sorted(map(tuple, model.tokenize(SENTENCES)))
-    assert states == [len(layers) > 1] * 2  # for the last layer alone no other state is computed
+    assert len(layer_calls) == (2 if 4 in layers else 0)  # layers above the highest one are not computed
 
 
 # ------------------------------------------------------------------------------------------------- isotropy
@@ -209,7 +218,7 @@ def expected(model: SentenceEncoder) -> dict[str, float]:
 def test_isotropy_is_that_of_distinct_sentences_and_alignment_that_of_similar_pairs(folder):
     model = tiny_model()
     task = get_task("stsb", data=folder)
-    result = evaluate_isotropy(LayerCache(model, [4]).encoder(4), task, read_examples(task, "test"))
+    result = evaluate_isotropy(layer_encoders(model, [4])[4], task, read_examples(task, "test"))
     assert result == pytest.approx({name: expected(model)[name] for name in NAMES}, rel=1e-6)
 
 
@@ -222,9 +231,9 @@ def test_the_command_prints_scores_and_isotropy_of_every_layer(
     assert list(layers) == list("01234")
     for layer, model in enumerate(truncated):
         expected_values = expected(model)
-        result = {name: layers[str(layer)]["stsb"][name] for name in expected_values}
+        result = {name: layers[str(layer)]["pairs"][name] for name in expected_values}
         assert result == pytest.approx(expected_values, rel=1e-5, abs=1e-6)
-    printed = capsys.readouterr().out.partition("\nstsb\n")[2].splitlines()
+    printed = capsys.readouterr().out.partition("\npairs\n")[2].splitlines()
     header = "layer spearman pearson mean cosine iso score alignment uniformity bar: spearman"
     assert printed[0].split() == header.split()
     assert printed[3].split()[:2] == ["2", f"{expected(truncated[2])['spearman']:.4f}"]

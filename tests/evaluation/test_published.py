@@ -39,6 +39,6 @@ def test_random_embeddings_have_the_scores_of_the_paper(name, minilm, real_data)
     for (token_weights, postprocess), published in PUBLISHED.items():
         config, scores = TrainingFreeConfig(token_weights, postprocess), []
         for random_model in random_models:
-            encode = TrainingFreeEncoders(random_model, [0], config).encoders(sentences)[0]
+            encode = TrainingFreeEncoders(random_model, {0: config}).encoders(sentences)[0]
             scores.append(EVALUATORS["similarity"](encode, task, read_task)["spearman"])
         assert 100 * mean(scores) == pytest.approx(published[name == "sts13"], abs=1.0), config

@@ -203,7 +203,7 @@ def test_a_threshold_is_chosen_for_the_changed_embeddings(tmp_path, here):
 
 def test_embeddings_with_other_token_weights_are_computed_again(load, stsb):
     model, texts = load(), stsb.sentences
-    variants = TrainingFreeEncoders(model, [4], TrainingFreeConfig(token_weights="idf"))
+    variants = TrainingFreeEncoders(model, {4: TrainingFreeConfig(token_weights="idf")})
     first = variants.encoders(texts)[4](texts[:5])
     second = variants.encoders(texts[:20])[4](texts[:5])
     assert not torch.allclose(first, second)

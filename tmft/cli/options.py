@@ -8,6 +8,7 @@ import argparse
 import math
 from argparse import Namespace, _ArgumentGroup
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -247,10 +248,10 @@ def training_free_config(args: Namespace) -> TrainingFreeConfig:
     token_weights, token_weights_file = (args.token_weights or "").partition("=")[::2]
     postprocess, postprocess_file = (args.postprocess or "").partition("=")[::2]
     files = token_weights_file, postprocess_file
-    texts = [read_sentences(Path(file)) if file else None for file in files]
+    token_texts, postprocess_texts = [read_sentences(Path(file)) if file else None for file in files]
     check_token_weights(token_weights or None)
     check_postprocessing(postprocess)
-    return TrainingFreeConfig(token_weights or None, postprocess, *texts)
+    return TrainingFreeConfig(token_weights or None, postprocess, token_texts, postprocess_texts)
 
 
 def make_training_free_encoders(
@@ -261,19 +262,22 @@ def make_training_free_encoders(
     These are the layers of --layer all, and the weights W of --interpolate MODEL W ...
     """
     last = len(model.encoder.layers)
-    layers = range(last + 1) if args.layer == "all" else [last]
+    if args.layer == "all":
+        layers = {layer: replace(config, layers=(layer,)) for layer in range(last + 1)}
+        return TrainingFreeEncoders(model, layers)
     if not args.interpolate:
-        return TrainingFreeEncoders(model, layers, config)
+        return TrainingFreeEncoders(model, {last: config})
     other, *words = args.interpolate
     try:
-        weights = [float(word) for word in words]
+        weights = [float(word) for word in words] or [0.5]
         if not all(map(math.isfinite, weights)):
             raise ValueError
     except ValueError:
         message = f"interpolate {' '.join(args.interpolate)}: give a model, then the weights as numbers"
         raise InputError(message, "interpolate") from None
     static = SentenceEncoder.from_pretrained(other).to(model.device)
-    return TrainingFreeEncoders(model, layers, config, static, weights or [0.5])
+    configs = {weight: replace(config, interpolate=weight) for weight in weights}
+    return TrainingFreeEncoders(model, configs, {None: static})
 
 
 def is_training_free(args: Namespace) -> bool:

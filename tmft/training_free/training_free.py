@@ -10,36 +10,51 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from statistics import mean
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tmft.device import progress_bar
-from tmft.embedding.token_weights import NEEDS_TEXT
+from tmft.embedding.layer_mix import WORD_EMBEDDINGS
+from tmft.embedding.token_weights import NEEDS_TEXT, TokenWeights
 from tmft.errors import InputError
 from tmft.evaluation.classification import EncodeFunction
 from tmft.evaluation.evaluators import Evaluation
+from tmft.packing import PackedBatch
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
 from tmft.training_free.postprocessing import fit_postprocessing
 from tmft.training_free.static_models import random_static_model
 
 NUM_RANDOM_MODELS = 3  # whose mean score is that of random embeddings
+# The name of token weights, and the id of the texts that they are estimated from.
+Scheme = tuple[str | None, int | None]
+State = tuple[int | None, Scheme]  # a layer, None for what the model itself embeds, and its token weights
 
 
 @dataclass(frozen=True)
 class TrainingFreeConfig:
-    """Settings of training-free changes: token weights and post-processing of embeddings.
+    """Settings of training-free changes: everything between a pre-trained model and an embedding.
 
     token_weights: an entry of TOKEN_WEIGHTS; None keeps those of the model.
     postprocess: names in POSTPROCESSING joined by +, such as abtt+normalize; "" for none.
     token_weights_texts: sentences from which token weights are estimated; None: those that are scored.
     postprocess_texts: sentences from which post-processing is estimated; None: those that are scored.
+    layers: the hidden states whose mean is embedded, with WORD_EMBEDDINGS for the word embeddings; None: what
+        the model itself embeds. prompt: the template around a sentence; None keeps the one of the model.
+    interpolate: weight w of the vectors v of static models in (1 - w) u + w v, where u is the embedding by
+        the model. It may be negative; 0 is u alone.
+
+    Source of the interpolation: Stankevičius and Lukoševičius 2024, equation 10.
     """
 
     token_weights: str | None = None
     postprocess: str = ""
     token_weights_texts: Sequence[str] | None = None
     postprocess_texts: Sequence[str] | None = None
+    layers: tuple[int, ...] | None = None
+    prompt: str | None = None
+    interpolate: float = 0.0
 
     @property
     def fits_token_weights_on_task(self) -> bool:
@@ -60,88 +75,113 @@ class TrainingFreeConfig:
         names = [self.token_weights] if self.token_weights and self.fits_token_weights_on_task else []
         return [*names, self.postprocess] if fits_postprocess else names
 
+    @property
+    def scheme(self) -> Scheme:
+        """What two configurations with the same token weights have in common."""
+        texts = self.token_weights_texts
+        return self.token_weights, None if texts is None else id(texts)
+
 
 class TrainingFreeEncoders:
-    """Makes encoding functions from one model, for several hidden states or several interpolations.
+    """Makes an encoding function for each of several configurations of one model.
 
-    An encoding function takes N sentences and returns their embeddings, (N, D) float32.
-    layers: indices of the hidden states. If the last one is the only one, embeddings are those of the model
-        itself, even if it averages several layers.
-    static: another model with as many dimensions, with which the last hidden state is interpolated; None:
-        no interpolation.
-    weights: the weights w of the interpolations (1 - w) u + w v, where u is the embedding by the model and v
-        that by the static one. They may be negative.
-
-    Source of the interpolation: Stankevičius and Lukoševičius 2024, equation 10.
+    An encoding function takes N sentences and returns their embeddings, (N, D) float32. A sentence is encoded
+    once for all configurations with the same prompt.
+    configs: name, such as the number of a layer -> configuration.
+    static: layer -> static model, whose embeddings are interpolated with this layer of the model, or their
+        mean with that of several layers. The layer is None if the layers of the configurations are.
     """
 
     model: SentenceEncoder
-    config: TrainingFreeConfig
-    layers: Sequence[int]
-    weights: Sequence[float]
-    cache: "LayerCache"
-    static_cache: "LayerCache | None"
+    configs: Mapping[Any, TrainingFreeConfig]
+    static: Mapping[int | None, SentenceEncoder]
 
     def __init__(
         self,
         model: SentenceEncoder,
-        layers: Sequence[int],
-        config: TrainingFreeConfig = TrainingFreeConfig(),
-        static: SentenceEncoder | None = None,
-        weights: Sequence[float] = (),
+        configs: Mapping[Any, TrainingFreeConfig],
+        static: Mapping[int | None, SentenceEncoder] = {},
     ):
-        self.model, self.config, self.layers, self.weights = model, config, layers, weights
-        self.cache = LayerCache(model, layers)
-        self.static_cache = None if static is None else LayerCache(static, [len(static.encoder.layers)])
-        if static and static.dimensions != model.dimensions:
-            raise InputError(
-                f"interpolate: {static.source} has {static.dimensions} dimensions, the model "
-                f"{model.dimensions}: choose a static model with as many dimensions",
-                "interpolate",
-            )
-        if config.token_weights is not None and not config.fits_token_weights_on_task:
-            self._set_token_weights(config.token_weights_texts)
+        self.model, self.configs, self.static = model, configs, static
+        for other in static.values():
+            if other.dimensions != model.dimensions:
+                raise InputError(
+                    f"interpolate: {other.source} has {other.dimensions} dimensions, the model "
+                    f"{model.dimensions}: choose a static model with as many dimensions",
+                    "interpolate",
+                )
+        self.states = {config.prompt: PooledStates(model, config.prompt) for config in configs.values()}
+        self.static_states = {layer: PooledStates(other) for layer, other in static.items()}
+        self.fitted: dict[Any, list[nn.Module]] = {}  # post-processing that no task changes
+        for config in configs.values():
+            for layer in config.layers or (None,):
+                if config.interpolate != 1:
+                    self.states[config.prompt].add(layer, config)
+                if config.interpolate != 0:
+                    self.static_states[layer].add(None, config)
+        for one in self.all_states:
+            one.set_token_weights(None)
 
     @property
-    def variants(self) -> Sequence[float]:
-        """The weights of the interpolations or, if there are none, the layers: one per encoding function."""
-        return self.weights or self.layers
+    def all_states(self) -> "list[PooledStates]":
+        """The states of the model with each prompt, and those of the static models."""
+        return [*self.states.values(), *self.static_states.values()]
 
-    def encoders(self, texts: Sequence[str]) -> dict[int | float, EncodeFunction]:
-        """Return {layer or weight: encoding function} for one task.
+    def encoders(self, texts: Sequence[str]) -> dict[Any, EncodeFunction]:
+        """Return {name of a configuration: encoding function} for one task.
 
         texts: the texts of the task, from which token weights and post-processing are estimated unless the
             configuration has other texts for that.
         The attribute `postprocessing` then has the post-processing modules of each function.
         """
-        self.postprocessing: dict[int | float, list[nn.Module]] = {}
-        if self.config.fits_token_weights_on_task:
-            self._set_token_weights(texts)
-        if self.static_cache is None:
-            encoders: dict[int | float, EncodeFunction] = {
-                layer: self.cache.encoder(layer) for layer in self.layers
-            }
-        else:
-            u = self.cache.encoder(self.layers[-1])
-            v = self.static_cache.encoder(self.static_cache.layers[0])
-            encoders = {weight: interpolate(u, v, weight) for weight in self.weights}
-        if self.config.postprocess:
-            texts = list(texts if self.config.postprocess_texts is None else self.config.postprocess_texts)
-            self.postprocessing = {
-                name: fit_postprocessing(self.config.postprocess, encode(texts))
-                for name, encode in encoders.items()
-            }
+        self.start_task(texts)
+        self.postprocessing = {name: self.fit(name, texts) for name in self.configs}
         return {
-            name: chain_modules(encode, self.postprocessing.get(name, []))
-            for name, encode in encoders.items()
+            name: chain_modules(self.unprocessed(config), self.postprocessing[name])
+            for name, config in self.configs.items()
         }
 
-    def _set_token_weights(self, texts: Sequence[str] | None) -> None:
-        """Set the token weights of the model and the static model, estimated from `texts` if need be."""
-        assert self.config.token_weights is not None  # the callers check it
-        for cache in [self.cache] if self.static_cache is None else [self.cache, self.static_cache]:
-            cache.model.set_token_weights(self.config.token_weights, texts)
-            cache.clear()  # the cached embeddings have other token weights
+    def encoder(self, name: Any, texts: Sequence[str]) -> EncodeFunction:
+        """Return the encoding function of one configuration, after start_task(texts)."""
+        return chain_modules(self.unprocessed(self.configs[name]), self.fit(name, texts))
+
+    def start_task(self, texts: Sequence[str]) -> None:
+        """Estimate token weights from the texts of a task, for configurations without texts of their own."""
+        for one in self.all_states:
+            one.set_token_weights(texts)
+
+    def clear(self) -> None:
+        """Forget all embeddings, which would otherwise be kept for the next task."""
+        for one in self.all_states:
+            one.clear()
+
+    def fit(self, name: Any, texts: Sequence[str]) -> list[nn.Module]:
+        """Return the modules of the post-processing of a configuration; texts: those of the task."""
+        config = self.configs[name]
+        if not config.postprocess or name in self.fitted:
+            return self.fitted.get(name, [])
+        fit_texts = list(texts if config.postprocess_texts is None else config.postprocess_texts)
+        modules = fit_postprocessing(config.postprocess, self.unprocessed(config)(fit_texts))
+        if config.postprocess_texts is not None and not config.fits_token_weights_on_task:
+            self.fitted[name] = modules
+        return modules
+
+    def unprocessed(self, config: TrainingFreeConfig) -> EncodeFunction:
+        """Return the function that embeds sentences with a configuration but for its post-processing."""
+        layers, w = config.layers or (None,), config.interpolate
+
+        def mean_state(states: list[Tensor]) -> Tensor:
+            return torch.stack(states).mean(0) if len(states) > 1 else states[0]
+
+        def encode_u(sentences: list[str]) -> Tensor:
+            states = self.states[config.prompt]
+            return mean_state([states.embed(sentences, layer, config.scheme) for layer in layers])
+
+        def encode_v(sentences: list[str]) -> Tensor:
+            states = [self.static_states[layer] for layer in layers]
+            return mean_state([one.embed(sentences, None, config.scheme) for one in states])
+
+        return encode_u if w == 0 else encode_v if w == 1 else interpolate(encode_u, encode_v, w)
 
 
 def chain_modules(encode: EncodeFunction, modules: list[nn.Module]) -> EncodeFunction:
@@ -154,39 +194,91 @@ def chain_modules(encode: EncodeFunction, modules: list[nn.Module]) -> EncodeFun
     return encode_and_apply if modules else encode
 
 
-class LayerCache:
-    """Embeds sentences with several hidden states of a model, and encodes each sentence only once for all."""
+class PooledStates:
+    """Embeds sentences by several hidden states of a model with several token weights, each sentence once.
 
-    model: SentenceEncoder
-    layers: list[int]
-    is_last_only: bool
-    embeddings: Tensor
+    prompt: the template around a sentence; None keeps the one of the model.
+    needed: what is computed for each sentence. Letters: N sentences, S of a batch, D dimensions.
+    """
 
-    def __init__(self, model: SentenceEncoder, layers: Sequence[int]):
-        self.model, self.layers = model, list(layers)
-        self.is_last_only = self.layers == [len(model.encoder.layers)]
+    def __init__(self, model: SentenceEncoder, prompt: str | None = None):
+        self.model, self.prompt = model, model.prompt if prompt is None else prompt
+        self.configs: dict[Scheme, TrainingFreeConfig] = {}  # one with these token weights
+        self.weights: dict[Scheme, TokenWeights | None] = {}
+        self.needed: list[State] = []
+        self.own_weights = model.token_weights
         self.clear()
 
     def clear(self) -> None:
         """Forget all embeddings."""
         self.index: dict[str, int] = {}  # sentence -> its index in embeddings
-        self.embeddings = torch.empty(len(self.layers), 0, self.model.dimensions)  # (layers, N, D)
+        self.embeddings: dict[State, Tensor] = {}  # (N, D) each
 
-    def encoder(self, layer: int) -> EncodeFunction:
-        """Return a function that embeds N sentences with the hidden state `layer`, (N, D)."""
+    def add(self, layer: int | None, config: TrainingFreeConfig) -> None:
+        """Add what a configuration needs of a layer."""
+        self.configs.setdefault(config.scheme, config)
+        if (layer, config.scheme) not in self.needed:
+            self.needed.append((layer, config.scheme))
 
-        def encode(sentences: list[str]) -> Tensor:
-            if new := [sentence for sentence in dict.fromkeys(sentences) if sentence not in self.index]:
-                forward = None if self.is_last_only else self.model.forward_all_layers
-                token_ids = self.model.tokenize(new)
-                embeddings = self.model.embed_token_ids(token_ids, forward, show_progress_bar=True)
-                embeddings = embeddings[None] if self.is_last_only else embeddings[self.layers]
-                check_finite_embeddings(embeddings, new, self.model.source)
-                self.embeddings = torch.cat([self.embeddings, embeddings], dim=1)
-                self.index |= {sentence: len(self.index) + n for n, sentence in enumerate(new)}
-            return self.embeddings[self.layers.index(layer), [self.index[sentence] for sentence in sentences]]
+    def set_token_weights(self, texts: Sequence[str] | None) -> None:
+        """Estimate the token weights: those of the task from its texts, or the others if texts is None."""
+        for scheme, config in self.configs.items():
+            if config.fits_token_weights_on_task == (texts is not None):
+                self.model.token_weights = self.own_weights
+                if config.token_weights is not None:
+                    self.model.prompt = self.prompt
+                    given = config.token_weights_texts if texts is None else texts
+                    self.model.set_token_weights(config.token_weights, given)
+                self.weights[scheme] = self.model.token_weights
+                self.clear()  # the embeddings have other token weights
 
-        return encode
+    def embed(self, sentences: list[str], layer: int | None, scheme: Scheme) -> Tensor:
+        """Embed sentences by the mean of one hidden state: (N, D) float32."""
+        new = [sentence for sentence in dict.fromkeys(sentences) if sentence not in self.index]
+        if new or not self.embeddings:
+            self.model.prompt = self.prompt
+            token_ids = self.model.tokenize(new)
+            # apart, because word embeddings may have another width
+            for group in (None,), (WORD_EMBEDDINGS,), range(len(self.model.encoder.layers) + 1):
+                needed = [state for state in self.needed if state[0] in group]
+                if needed:
+                    self.add_embeddings(needed, token_ids, new)
+            self.index |= {sentence: len(self.index) + n for n, sentence in enumerate(new)}
+        return self.embeddings[layer, scheme][[self.index[sentence] for sentence in sentences]]
+
+    def add_embeddings(self, needed: list[State], token_ids: list[list[int]], sentences: list[str]) -> None:
+        """Embed new sentences, for the states in `needed`, by one pass through the model."""
+
+        def forward(batch: PackedBatch) -> Tensor:
+            """Return the embeddings of the S sentences of a packed batch, (len(needed), S, D)."""
+            return torch.stack(list(self.pool(needed, batch).values()))
+
+        stacked = self.model.embed_token_ids(token_ids, forward, show_progress_bar=True)
+        check_finite_embeddings(stacked, sentences, self.model.source)
+        for state, x in zip(needed, stacked, strict=True):
+            known = [self.embeddings[state]] if state in self.embeddings else []
+            self.embeddings[state] = torch.cat([*known, x])
+
+    def pool(self, needed: list[State], batch: PackedBatch) -> dict[State, Tensor]:
+        """Return {state: embeddings of the sentences of a packed batch, (S, D)}, in the order of `needed`."""
+        model, pooled = self.model, dict.fromkeys(needed, torch.empty(0))
+        layers = {layer for layer, _ in needed if layer is not None}
+
+        def pool_state(layer: int | None, hidden: Tensor | None) -> None:
+            for scheme in [scheme for other, scheme in needed if other == layer]:
+                model.token_weights = self.weights[scheme]
+                pooled[layer, scheme] = model(batch) if hidden is None else model.pool(hidden, batch)
+
+        if not layers:
+            pool_state(None, None)
+        elif WORD_EMBEDDINGS in layers:
+            pool_state(WORD_EMBEDDINGS, model.encoder.embeddings.word(batch.input_ids))
+        else:
+            for layer, hidden in enumerate(model.encoder.iter_hidden_states(*batch.inputs)):
+                pool_state(layer, hidden)
+                if layer == max(layers):
+                    break
+        return pooled
 
 
 def interpolate(encode_u: EncodeFunction, encode_v: EncodeFunction, weight: float) -> EncodeFunction:
@@ -213,7 +305,7 @@ def score_random_embeddings(
     post-processing.
     """
     random_models = [random_static_model(model, seed=seed) for seed in range(NUM_RANDOM_MODELS)]
-    baselines = [TrainingFreeEncoders(random, [0], config.without_prompt) for random in random_models]
+    baselines = [TrainingFreeEncoders(random, {0: config.without_prompt}) for random in random_models]
     scores = {}
     with progress_bar(len(evaluations), "tasks", desc="random embeddings") as progress:
         for name, evaluation in evaluations.items():
