@@ -253,6 +253,13 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, text, monkeypatch):
         pretrain(tmp_path, text, "--from-scratch", config, "--steps", 4, "--save-steps", 2)
 
 
+@pytest.mark.parametrize(("positions", "tokens"), [(40, 40), (600, 512)])
+def test_lines_are_cut_at_512_tokens_or_at_the_limit_of_the_model(positions, tokens):
+    model = MaskedLM(tiny_model(max_position_embeddings=positions).encoder)
+    assert PretrainingRecipe().length_for(model) == tokens
+    assert PretrainingRecipe(max_length=24).length_for(model) == 24
+
+
 def test_the_default_recipe_is_that_of_the_paper():
     assert PretrainingRecipe() == PretrainingRecipe(
         epochs=10,
@@ -265,7 +272,7 @@ def test_the_default_recipe_is_that_of_the_paper():
         optimizer="adamw",
         gradient_accumulation_steps=8,
         steps=None,
-        max_length=128,
+        max_length=None,
         save_steps=None,
     )
 

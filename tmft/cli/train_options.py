@@ -48,7 +48,8 @@ SYNTAX: dict[str, dict[str, Any]] = {
     "text": {"metavar": "FILE"},
     "max_length": {
         "metavar": "TOKENS",
-        "default_text": f"{{}}; {PretrainingRecipe.max_length} for pre-training",
+        "default_text": "{}, for pre-training at most 512; with --from-scratch "
+        f"{FROM_SCRATCH_DEFAULTS['max_length']}",
     },
     "keep_layers": {"type": parse_keep_layers, "nargs": None, "metavar": "I,J,..."},
     "init_from": {"metavar": "RUN"},

@@ -44,14 +44,15 @@ class PretrainingRecipe(Recipe):
     code.
     gradient_accumulation_steps: batches per optimizer step, each of `batch_size` sentences.
     steps: number of optimizer steps, in place of `epochs`.
-    max_length: maximum number of tokens of a sentence, and length of a packed row.
+    max_length: maximum number of tokens of a sentence, and length of a packed row; None: 512, as in the
+        authors' code, or the limit of the model if that is less.
     save_steps: after every N optimizer steps, print the losses and save a checkpoint from which the same
         command resumes; None: ten times in all.
     """
 
     gradient_accumulation_steps: int = 8
     steps: int | None = None
-    max_length: int = 128
+    max_length: int | None = None
     save_steps: int | None = None
 
     def __post_init__(self) -> None:
@@ -60,6 +61,10 @@ class PretrainingRecipe(Recipe):
         for name, low in minimum.items():
             if getattr(self, name) is not None:
                 check_range(name, getattr(self, name), low, MAX_COUNT)
+
+    def length_for(self, model: PretrainingObjective) -> int:
+        """Return the maximum number of tokens of a sentence, which depends on the model by default."""
+        return self.max_length or min(512, model.encoder.config.max_tokens)
 
 
 @dataclass
@@ -106,6 +111,7 @@ def pretrain(
     sampler = SentenceSampler(train, recipe.batch_size * recipe.gradient_accumulation_steps, seed)
     num_steps = recipe.steps or recipe.epochs * sampler.steps_per_epoch
     save_steps = recipe.save_steps or math.ceil(num_steps / 10)
+    max_length = recipe.length_for(model)
 
     parameters = parameter_groups(model.parameters(), recipe.weight_decay)
     optimizer = OPTIMIZERS[recipe.optimizer](parameters, lr=recipe.lr)
@@ -145,7 +151,7 @@ def pretrain(
                     steps=num_steps,
                     tokens=tokens,
                     train=means_from_sums(processes.all_reduce_dict(sums)) if sums else None,
-                    held_out=evaluate(model, corpus.select(held_out), masking, recipe.max_length, processes),
+                    held_out=evaluate(model, corpus.select(held_out), masking, max_length, processes),
                     lr=float(scheduler.get_last_lr()[0]),
                     tokens_per_second=(tokens - log_tokens) / (now - log_time),
                     seconds=time.perf_counter() - start_time,
@@ -163,7 +169,7 @@ def pretrain(
             rng = np.random.default_rng([seed, step])
             batch_sizes = split_size(len(sentences), recipe.batch_size)
             batches, num_labels = masking.make_batches(
-                sentences, rng, batch_sizes, recipe.max_length, rank, world_size
+                sentences, rng, batch_sizes, max_length, rank, world_size
             )
             set_seed(device, seed, step, rank)  # for dropout and for the sampled tokens
             optimizer.zero_grad()

@@ -110,7 +110,7 @@ def do_pretraining_run(
         else:
             model, tokenizer, start = from_checkpoint(config, source)
         model = model.to(processes.device)
-        corpus = tokenize_files(config.text, tokenizer, recipe.max_length)
+        corpus = tokenize_files(config.text, tokenizer, recipe.length_for(model))
         masking = PRETRAINING_TASKS[config.task](tokenizer)
         num_processes = f" x {processes.world_size}" * (processes.world_size > 1)
         where = f"{choose_precision(recipe.precision, processes.device)} on {processes.device}{num_processes}"
@@ -248,7 +248,7 @@ def check_tokenizer(tokenizer: Tokenizer, config: EncoderConfig, run: Pretrainin
             problem = f"the vocabulary has no [{name.upper()}] ({source})"
             raise InputError(f"{problem}: it cannot be used for pre-training")
     check_vocab_size(tokenizer, config.vocab_size, source)
-    if max_length > config.max_tokens:
+    if max_length is not None and max_length > config.max_tokens:
         raise InputError(
             f"max_length {max_length}: choose at most {config.max_tokens}, the number of position embeddings",
             "max_length",

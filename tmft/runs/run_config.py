@@ -18,9 +18,14 @@ from tmft.tasks import Task
 from tmft.training.gradient_surgery import GRADIENT_SURGERY
 from tmft.training.multitask import STOPPING_STRATEGIES, TASK_SAMPLING
 
-# Batch size and learning rate of ELECTRA-small, the defaults of pre-training from scratch. Continued
+# Batch size, learning rate and length of ELECTRA-small, the defaults of pre-training from scratch. Continued
 # pre-training uses the defaults of PretrainingRecipe, those of the TMFT paper.
-FROM_SCRATCH_DEFAULTS: dict[str, Any] = {"batch_size": 128, "gradient_accumulation_steps": 1, "lr": 5e-4}
+FROM_SCRATCH_DEFAULTS: dict[str, Any] = {
+    "batch_size": 128,
+    "gradient_accumulation_steps": 1,
+    "lr": 5e-4,
+    "max_length": 128,
+}
 GENERATOR_SIZE = 0.25  # width of the generator as a fraction of the discriminator's, as in ELECTRA
 MAX_VOCAB_SIZE = 10_000_000
 
