@@ -345,9 +345,6 @@ TAKERS = {
         tiny_model(model_type="bert"), texts, 8
     ),
     "export": lambda model, texts: export(model, "new", sentences=texts),
-    "calibration_lines": lambda model, texts: export(
-        model, "new", "compact", "int4", calibration_lines=texts
-    ),
     "queries": lambda model, texts: search(model, texts, ["a man"]),
     "corpus": lambda model, texts: search(model, "a man", texts),
 }

@@ -132,14 +132,6 @@ REFUSED = {
     ),
     "dtype int4: format sentence-transformers supports float32": (tiny_model, {"dtype": "int4"}),
     "dtype int8: format sentence-transformers supports float32": (tiny_model, {"dtype": "int8"}),
-    "calibration_lines have no effect with format compact, dtype int4: choose onnx in 8 bits, or": (
-        tiny_model,
-        {"format": "compact", "dtype": "int4", "calibration_lines": ["a man"]},
-    ),
-    "calibration_lines have no effect with format onnx, dtype float32: choose onnx in 8 bits, or": (
-        tiny_model,
-        {"format": "onnx", "calibration_lines": ["a man"]},
-    ),
 }
 
 
@@ -316,7 +308,7 @@ GRAPHS = {
 
 def padding_on_the_left(encoder: OnnxEncoder) -> Callable[[list[str]], np.ndarray]:
     """Return the method encode of an OnnxEncoder, whose batches now have their padding on the left."""
-    padded_batch = encoder.tokenizer.padded_batch
+    padded_batch = encoder.padded_batch
 
     def left_padded_batch(token_ids):
         batch = padded_batch(token_ids)
@@ -326,7 +318,7 @@ def padding_on_the_left(encoder: OnnxEncoder) -> Callable[[list[str]], np.ndarra
             for name, rows in batch.items()
         }
 
-    encoder.tokenizer.padded_batch = left_padded_batch
+    encoder.padded_batch = left_padded_batch
     return encoder.encode
 
 
@@ -351,17 +343,13 @@ def test_onnx_runtime_gives_the_same_embeddings_for_batches_of_any_shape(case, o
 
 
 @pytest.mark.slow
-def test_the_prompts_and_dimensions_of_a_graph_are_those_of_the_model(onnx, tmp_path):
+def test_the_default_prompt_and_the_dimensions_of_a_graph_are_those_of_the_model(onnx, tmp_path):
     model = SentenceEncoder.from_pretrained(TWINS / "mlm", 1)
     model.prompts |= {"query": "music for the ", "sts": "a guitar [X] is"}
     model.default_prompt_name, model.truncate_dim = "sts", 8
     export(model, tmp_path / "x", "onnx")
     opened = OnnxEncoder(tmp_path / "x")
-    for options in ({}, {"prompt_name": "query"}, {"prompt_name": "document"}, {"prompt": "the "}):
-        expected = model.encode(LONG, **options)
-        assert_same_embeddings(opened.encode(LONG, **options), expected, tolerance=1e-5)
-    with pytest.raises(InputError, match="prompt_name 'quer': choose one of query, document, sts"):
-        opened.encode(LONG, prompt_name="quer")
+    assert_same_embeddings(opened.encode(LONG), model.encode(LONG), tolerance=1e-5)
 
 
 @pytest.mark.slow
@@ -384,10 +372,6 @@ def test_a_missing_package_is_one_line(tmp_path, monkeypatch):
 # ----------------------------------------------------------------------------------------------------- 8 bits
 
 
-CALIBRATION = ["A man plays the guitar.", "Bread costs more than last year.", "The dog sleeps.", "Who is it?"]
-STATIC = {"calibration_lines": CALIBRATION}
-
-
 def lowest_cosine_of(u: np.ndarray, v: np.ndarray) -> float:
     return torch.cosine_similarity(torch.from_numpy(u), torch.from_numpy(v)).min().item()
 
@@ -396,12 +380,7 @@ def lowest_cosine(model: SentenceEncoder, embeddings: np.ndarray) -> float:
     return lowest_cosine_of(model.encode(LONG), embeddings)
 
 
-QUANTIZED = {
-    "dynamic": ("int8", {}, "model_qint8_avx512_vnni.onnx"),
-    "dynamic, for CPUs without VNNI": ("uint8", {}, "model_quint8_avx2.onnx"),
-    "static": ("int8", STATIC, "model_qint8_static.onnx"),
-    "static, for CPUs without VNNI": ("uint8", STATIC, "model_quint8_static.onnx"),
-}
+QUANTIZED = {"int8": "model_qint8_avx512_vnni.onnx", "uint8": "model_quint8_avx2.onnx"}
 
 
 @pytest.fixture(scope="module")
@@ -415,22 +394,22 @@ def float32_graph(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", QUANTIZED)
+@pytest.mark.parametrize("dtype", QUANTIZED)
 def test_a_graph_in_8_bits_has_a_quarter_of_the_size_and_nearly_the_same_embeddings(
-    case, float32_graph, tmp_path
+    dtype, float32_graph, tmp_path
 ):
     """Each output of a linear map has a scale; products inside attention stay in float."""
-    dtype, options, name = QUANTIZED[case]
+    name = QUANTIZED[dtype]
     model, folder = float32_graph
     shutil.copytree(folder, tmp_path / "x")
-    quantize_onnx(tmp_path / "x", dtype, **options)
+    quantize_onnx(tmp_path / "x", dtype)
     assert [path.name for path in (tmp_path / "x/onnx").iterdir()] == [name]
     path = tmp_path / "x/onnx" / name
     assert path.stat().st_size < 0.3 * (folder / "onnx/model.onnx").stat().st_size
     assert 0.99 < lowest_cosine(model, FORMATS["onnx"].open(tmp_path / "x")(LONG)) < 1 - 1e-6
     kinds, count = linear_inputs(path)
     assert count >= 12  # query, key, value, output, up and down of two layers
-    assert kinds == ({"MatMul"} if options else {"MatMulInteger", "MatMul"})
+    assert kinds == {"MatMulInteger", "MatMul"}
 
 
 def linear_inputs(path) -> tuple[set[str], int]:
@@ -440,20 +419,6 @@ def linear_inputs(path) -> tuple[set[str], int]:
     graph = onnx.load(path).graph
     scales = [tensor for tensor in graph.initializer if tensor.name.endswith("_scale") and tensor.dims]
     return {node.op_type for node in graph.node if "MatMul" in node.op_type}, len(scales)
-
-
-@pytest.mark.parametrize("content", [None, "", "\n \n"])
-def test_a_file_of_calibration_lines_without_text_is_refused_first(content, tiny_folder, tmp_path):
-    lines = tmp_path / "lines.txt"
-    if content is not None:
-        lines.write_text(content)
-    before = sorted(tmp_path.rglob("*"))
-    words = [str(tiny_folder), str(tmp_path / "new"), "--format", "onnx", "--dtype", "int8"]
-    with pytest.raises(InputError) as error:
-        export_command.main([*words, "--calibration-lines", str(lines)])
-    expected = "lines.txt" if content is None else "--calibration-lines "
-    assert expected in error.value.as_cli_message() and "\n" not in str(error.value)
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 # ------------------------------------------------------------------------------------------------------ cards

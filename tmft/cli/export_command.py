@@ -8,15 +8,12 @@
 The exported folder is opened again, and its size, the largest difference of an embedding, the lowest cosine
 and the score before and after are printed, on a sample or on --task. Formats: sentence-transformers (which
 transformers opens, too); bert, an ELECTRA stored as a BERT for servers that do not support ELECTRA; onnx, for
-ONNX Runtime; also with
-8 bits; compact, for numpy and tokenizers without torch (--dtype int4 or int8).
+ONNX Runtime, also with 8 bits; compact, for numpy and tokenizers without torch (--dtype int4 or int8).
 """
 
 import math
-import sys
 from argparse import Namespace
 from functools import cache, partial
-from itertools import islice
 from pathlib import Path
 
 import torch
@@ -46,15 +43,10 @@ from tmft.students.distill import draw_random_lines
 from tmft.students.narrow_models import factorize_embeddings
 from tmft.students.vocabulary_pruning import prune_vocabulary
 
-CALIBRATION_LINES = 300  # as many as nncf takes by default
-
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     check_output_folder(args.folder, is_new=True)
-    calibration_lines = []
-    if args.calibration_lines:
-        calibration_lines = read_calibration_lines(args.calibration_lines, CALIBRATION_LINES)
     result = FineTunedRun(args.model).result
     name, task = only_similarity_task(tasks_from_args(args, ["sample"]))
     evaluation = Evaluation(task, cache(partial(read_split, task)), args.split)
@@ -82,31 +74,17 @@ def main(argv: list[str] | None = None) -> None:
         remedy = "name a longer one, or choose a larger `embedding_size`"
         problem += f" equal and {task.metric} is undefined"
         raise InputError(f"{problem}: {remedy}", "prune_vocabulary", "embedding_size")
-    settings = args.format, args.dtype, card_data
-    if calibration_lines:
-        counted = f"{len(calibration_lines)} sentences"
-        print(f"calibrating with {counted}, which takes minutes for a large model", file=sys.stderr)
-    embeddings = export(exported, args.folder, *settings, sentences, calibration_lines)
+    embeddings = export(exported, args.folder, args.format, args.dtype, card_data, sentences)
     after = torch.from_numpy(embeddings)
     scores = score_of(after), score_of(before)
     megabytes = folder_size(args.folder) / 1e6, weight_bytes(original) / 1e6
     sizes = "{:.1f} MB, weights before {:.1f} MB".format(*megabytes)
-    calibrated = f", calibrated with {len(calibration_lines)} sentences" if calibration_lines else ""
-    print(f"{args.model} as {args.format}, {args.dtype}{calibrated}: {sizes}")
+    print(f"{args.model} as {args.format}, {args.dtype}: {sizes}")
     difference, cosines = (before - after).abs().max(), torch.cosine_similarity(before, after)
     comparison = f"largest difference of {len(sentences)} embeddings: {difference:.1e}"
     print(f"{comparison}, cosine: {cosines.mean():.4f} on average, {cosines.min():.4f} at least")
     print(f"{name} {args.split} {task.metric}: {percent(scores[0])}, before {percent(scores[1])}")
     print(f"wrote {args.folder}")
-
-
-def read_calibration_lines(path: Path, count: int) -> list[str]:
-    """Return the first lines, `count` of them, of a text file that are not empty."""
-    lines = list(islice(filter(str.strip, read_lines(path)), count))
-    if not lines:
-        problem, parameter = f"calibration_lines {path}: the file has no text", "calibration_lines"
-        raise InputError(f"{problem}: name one with a few hundred sentences, one per line", parameter)
-    return lines
 
 
 # fmt: off
@@ -122,9 +100,6 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
                        "weights and inputs of linear maps in 8 bits, for CPUs with VNNI "
                        "instructions and for ARM; uint8 (format onnx): the same for other CPUs; int4, int8 "
                        "(format compact): the weights alone; default: float32, with --format compact int4")
-    group.add_argument("--calibration-lines", type=Path, metavar="FILE", help="text with a sentence per "
-                       f"line: the first {CALIBRATION_LINES} determine the scales of inputs in 8 bits "
-                       "(format onnx); default: they are determined in each batch")
     group.add_argument("--prune-vocabulary", type=Path, metavar="FILE", help="keep only the tokens that "
                        "occur in FILE, a text with a sentence per line; default: the whole vocabulary")
     group.add_argument("--vocab-size", type=int, metavar="N", help="with --prune-vocabulary: keep only N "

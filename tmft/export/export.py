@@ -21,7 +21,7 @@ from tmft.embedding.modules import Dense
 from tmft.errors import InputError, check_choice
 from tmft.export.compact_export import ENCODER_FILE, quantize_compact, require_compact_support, write_compact
 from tmft.export.numpy_encoder import Encoder as NumpyEncoder
-from tmft.export.onnx import OnnxEncoder, find_graph, quantize_onnx, require_onnx_support, write_onnx
+from tmft.export.onnx import OnnxEncoder, quantize_onnx, require_onnx_support, write_onnx
 from tmft.io.atomic import check_output_folder, replacing_files, write_file
 from tmft.models.families import FAMILIES, convert_to_bert, empty_encoder
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
@@ -43,8 +43,8 @@ class ExportFormat:
     write: writes the converted model into a folder, with weights of this dtype.
     open: loads such a folder and returns its encode function: N sentences -> (N, D) float32.
     dtypes: entries of DTYPES, and those of QUANTIZED_DTYPES that `quantize` makes.
-    quantize: converts the float32 weights in a folder to 4 or 8 bits: (folder, entry of QUANTIZED_DTYPES);
-        for onnx also sentences to calibrate with. None if the format has no such weights.
+    quantize: converts the float32 weights in a folder to 4 or 8 bits: (folder, entry of QUANTIZED_DTYPES).
+        None if the format has no such weights.
     open_float32: the same as open for the files before `quantize`; None if open reads these, too.
     graph_pattern: of the path of the graph, or of encode.py, in the folder; '' if it has neither.
     """
@@ -53,7 +53,7 @@ class ExportFormat:
     write: Callable[[SentenceEncoder, Path, torch.dtype], None]
     open: Callable[[Path], Callable[[Sequence[str]], np.ndarray]]
     dtypes: tuple[str, ...] = tuple(DTYPES)
-    quantize: Callable[..., None] | None = None
+    quantize: Callable[[Path, str], None] | None = None
     open_float32: Callable[[Path], Callable[[Sequence[str]], np.ndarray]] | None = None
     graph_pattern: str = ""
 
@@ -153,7 +153,6 @@ def export(
     dtype: str | None = None,
     card_data: ModelCardData | None = None,
     sentences: Sequence[str] = (),
-    calibration_lines: Sequence[str] = (),
 ) -> np.ndarray | None:
     """Write a model, with a model card, into a new folder.
 
@@ -161,14 +160,12 @@ def export(
     QUANTIZED_DTYPES that the format has; None: its first one, float32 or, of compact, int4.
     card_data: training details and scores for the model card.
     sentences: N sentences to embed with the exported model; if there are none, it embeds CHECKED_SENTENCES.
-    calibration_lines: sentences that determine the scales of inputs in 8 bits; without them
-    the format onnx quantizes dynamically.
     Returns their embeddings, (N, D) float32; None without sentences. Raises InputError if the folder exists,
     if the format or the dtype does not fit the model, if a package is missing, or if an embedding is not
     finite or differs from that of the model by more than rounding. Then the folder is not written.
     """
     check_choice("format", format, FORMATS)
-    sentences, calibration_lines = check_sentences(sentences), check_sentences(calibration_lines)
+    sentences = check_sentences(sentences)
     folder = Path(folder)
     export_format = FORMATS[format]
     dtype = dtype or export_format.dtypes[0]
@@ -177,9 +174,6 @@ def export(
             f"dtype {dtype}: `format` {format} supports {', '.join(export_format.dtypes)}", "dtype", "format"
         )
     quantized = dtype in QUANTIZED_DTYPES
-    if calibration_lines and not (format == "onnx" and quantized):
-        problem = f"calibration_lines have no effect with `format` {format}, dtype {dtype}"
-        raise InputError(f"{problem}: choose onnx in 8 bits, or remove them", "calibration_lines", "format")
     check_output_folder(folder, is_new=True)
     converted = export_format.prepare(model)
     if not quantized:
@@ -191,10 +185,11 @@ def export(
         if quantized and export_format.quantize:
             open_float32 = export_format.open_float32 or export_format.open
             check_cosines(open_float32(new)(texts), expected, "float32", source)
-            export_format.quantize(new, dtype, *([calibration_lines] if calibration_lines else []))
+            export_format.quantize(new, dtype)
         graph_file = ""
         if export_format.graph_pattern:
-            graph_file = find_graph(new, export_format.graph_pattern).relative_to(new).as_posix()
+            [graph] = new.glob(export_format.graph_pattern)
+            graph_file = graph.relative_to(new).as_posix()
         card = sentence_model_card(converted, card_data, PLACEHOLDER_PATH, graph_file)
         write_file(new / "README.md", card)
         embeddings = export_format.open(new)(texts)

@@ -6,9 +6,8 @@ sentence-transformers uses only last_hidden_state and pools it itself. The packa
 onnxruntime are imported only when they are needed.
 
 In 8 bits, the matrices of linear maps and the word embeddings are integers, each output of a map with a scale
-of its own. What a map multiplies becomes integers, too. Dynamic quantization determines their scale anew in
-each batch; static quantization measures it once, with sentences to calibrate, and stores it. All other
-operations stay in float32.
+of its own. What a map multiplies becomes integers, too, whose scale is determined anew in each batch (dynamic
+quantization). All other operations stay in float32.
 Source: Jacob et al. 2017, arXiv:1712.05877.
 
 Letters in this file: N sentences, B sentences in a batch, T tokens, D dimensions of an embedding.
@@ -36,18 +35,15 @@ from tmft.embedding.prompts import Prompt, choose_prompt
 from tmft.errors import InputError
 from tmft.packing import PackedBatch
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.tokenizer import check_sentences
 
 INPUTS, OUTPUTS = ["input_ids", "attention_mask"], ["last_hidden_state", "sentence_embedding"]
-Batch = dict[str, np.ndarray]  # the inputs of a graph: name -> (B, T) int64
 ONNX_FILE = "onnx/model.onnx"
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # what is needed in addition to the packages of tmft
 # Weights of more bytes are stored in a file next to the graph, since an ONNX file may have at most 2 GiB.
 MAX_FILE_SIZE = 2**31 - 2**24
 # Names of the files, as sentence-transformers gives them. Weights from -127 to 127 are fast on CPUs with VNNI
 # instructions and on ARM; on older CPUs sums of their products overflow, and those from 0 to 255 do not.
-DYNAMIC_FILES = {"int8": "onnx/model_qint8_avx512_vnni.onnx", "uint8": "onnx/model_quint8_avx2.onnx"}
-STATIC_FILES = {"int8": "onnx/model_qint8_static.onnx", "uint8": "onnx/model_quint8_static.onnx"}
+QUANTIZED_FILES = {"int8": "onnx/model_qint8_avx512_vnni.onnx", "uint8": "onnx/model_quint8_avx2.onnx"}
 OPERATORS = ["MatMul", "Gemm", "Gather"]  # linear maps, and the look-up of word embeddings
 
 
@@ -142,112 +138,60 @@ def write_onnx(model: SentenceEncoder, folder: Path, dtype: torch.dtype = torch.
         )
 
 
-def quantize_onnx(folder: Path, dtype: str, calibration_lines: Sequence[str] = ()) -> None:
+def quantize_onnx(folder: Path, dtype: str) -> None:
     """Replace the float32 graph in a folder by one in 8 bits."""
     quantization = require_package("onnxruntime.quantization")
-    before, after = folder / ONNX_FILE, folder / (STATIC_FILES if calibration_lines else DYNAMIC_FILES)[dtype]
-    weight_type = quantization.QuantType.QInt8 if dtype == "int8" else quantization.QuantType.QUInt8
+    before, after = folder / ONNX_FILE, folder / QUANTIZED_FILES[dtype]
     parts = sorted(before.parent.iterdir())  # the graph, and its weights if they are in a file of their own
-    options = {"per_channel": True, "weight_type": weight_type, "op_types_to_quantize": OPERATORS}
-    options["use_external_data_format"] = sum(path.stat().st_size for path in parts) > MAX_FILE_SIZE
     with suppress_exporter_warnings():
-        if calibration_lines:
-            # Products inside attention, of two inputs that vary, stay in float32, and so do all results.
-            extra = {"MatMulConstBOnly": True, "OpTypesToExcludeOutputQuantization": OPERATORS}
-            tokenizer = GraphTokenizer(folder)
-            ids_of_lines = tokenizer.token_ids(calibration_lines)
-            reader = BatchReader([tokenizer.padded_batch([ids]) for ids in ids_of_lines])
-            types = {"activation_type": weight_type, "extra_options": extra}
-            quantization.quantize_static(before, after, reader, **types, **options)
-        else:
-            quantization.quantize_dynamic(before, after, **options)
+        quantization.quantize_dynamic(
+            before,
+            after,
+            op_types_to_quantize=OPERATORS,
+            per_channel=True,
+            weight_type=quantization.QuantType.QInt8 if dtype == "int8" else quantization.QuantType.QUInt8,
+            use_external_data_format=sum(path.stat().st_size for path in parts) > MAX_FILE_SIZE,
+        )
     for path in parts:
         path.unlink()
 
 
-class BatchReader:
-    """Batches in the form that ONNX Runtime reads for calibration (CalibrationDataReader)."""
-
-    def __init__(self, batches: list[Batch]):
-        self.batches = iter(batches)
-
-    def get_next(self) -> Batch | None:
-        """Return the next batch; None after the last one."""
-        return next(self.batches, None)
-
-
-class GraphTokenizer:
-    """The tokenizer of an exported folder, with its prompts: sentences -> batches for the graph."""
+class OnnxEncoder:
+    """The model of an exported folder, run by ONNX Runtime on the CPU, with its default prompt."""
 
     def __init__(self, folder: Path):
         model_folder = ModelFolder(folder)
         config = model_folder.settings()
-        self.tokenizer = load_tokenizer(model_folder, config.lower_case, config.max_length)
-        self.prompts, self.default_prompt_name = config.prompts, config.default_prompt_name
-        if config.max_length is None:
-            raise InputError(
-                f"{folder} states no max_seq_length (sentence_bert_config.json): export it again"
-            )
+        assert config.max_length is not None  # write_onnx has stated it
         self.max_length = config.max_length
+        self.tokenizer = load_tokenizer(model_folder, config.lower_case, config.max_length)
+        self.prompt = Prompt(choose_prompt(config.prompts, config.default_prompt_name), self.tokenizer)
+        runtime = require_package("onnxruntime")
+        options = runtime.SessionOptions()
+        options.log_severity_level = 3  # errors only
+        [path] = folder.glob("onnx/*.onnx")
+        self.session = runtime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
 
-    def token_ids(
-        self, sentences: Sequence[str], prompt_name: str | None = None, prompt: str | None = None
-    ) -> list[list[int]]:
-        """Return the token ids of each of the sentences."""
-        text = choose_prompt(self.prompts, self.default_prompt_name, prompt_name, prompt)
-        return Prompt(text, self.tokenizer)(check_sentences(sentences), self.max_length)[0]
+    def encode(self, sentences: Sequence[str], batch_size: int = 32) -> np.ndarray:
+        """Return the embeddings of N sentences, (N, D) float32.
 
-    def padded_batch(self, token_ids: Sequence[list[int]]) -> Batch:
-        """Return the inputs of a graph for B sentences: input_ids and attention_mask, (B, T) int64."""
+        batch_size: number of sentences per batch; sentences of similar length share a batch, to save padding.
+        """
+        ids = self.prompt([*sentences], self.max_length)[0]
+        order = sorted(range(len(ids)), key=lambda n: len(ids[n]))
+        embeddings: list[Any] = [None] * len(ids)
+        for first in range(0, len(ids), batch_size):
+            indices = order[first : first + batch_size]
+            batch = self.padded_batch([ids[n] for n in indices])
+            for n, embedding in zip(indices, self.session.run(OUTPUTS[1:], batch)[0], strict=True):
+                embeddings[n] = embedding
+        return np.stack(embeddings)
+
+    def padded_batch(self, token_ids: Sequence[list[int]]) -> dict[str, np.ndarray]:
+        """Return the inputs of the graph for B sentences: input_ids and attention_mask, (B, T) int64."""
         width = max(map(len, token_ids))
         ids, mask = (np.zeros((len(token_ids), width), dtype=np.int64) for _ in INPUTS)
         ids += self.tokenizer.pad_id
         for row, sentence in enumerate(token_ids):
             ids[row, : len(sentence)], mask[row, : len(sentence)] = sentence, 1
         return dict(zip(INPUTS, (ids, mask), strict=True))
-
-
-class OnnxEncoder:
-    """A model that runs in ONNX Runtime on the CPU. folder: a folder with one graph in its folder onnx.
-
-    num_threads: number of threads of a product; None lets ONNX Runtime choose.
-    """
-
-    def __init__(self, folder: Path, num_threads: int | None = None):
-        self.tokenizer = GraphTokenizer(folder)
-        runtime = require_package("onnxruntime")
-        options = runtime.SessionOptions()
-        options.log_severity_level = 3  # errors only
-        options.intra_op_num_threads = num_threads or 0
-        path = find_graph(folder, "onnx/*.onnx")
-        self.session = runtime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
-
-    def encode(
-        self,
-        sentences: Sequence[str],
-        batch_size: int = 32,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-    ) -> np.ndarray:
-        """Return the embeddings of N sentences, (N, D) float32.
-
-        batch_size: number of sentences per batch; sentences of similar length share a batch, to save padding.
-        """
-        ids = self.tokenizer.token_ids(sentences, prompt_name, prompt)
-        order = sorted(range(len(ids)), key=lambda n: len(ids[n]))
-        embeddings: list[Any] = [None] * len(ids)
-        for first in range(0, len(ids), batch_size):
-            indices = order[first : first + batch_size]
-            batch = self.tokenizer.padded_batch([ids[n] for n in indices])
-            for n, embedding in zip(indices, self.session.run(OUTPUTS[1:], batch)[0], strict=True):
-                embeddings[n] = embedding
-        return np.stack(embeddings)
-
-
-def find_graph(folder: Path, pattern: str) -> Path:
-    """Return the path of the only graph of an exported folder. pattern: such as "onnx/*.onnx"."""
-    found = sorted(folder.glob(pattern))
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found) or "none"
-        raise InputError(f"{folder}: expected one file {pattern}, found {names}: export the model again")
-    return found[0]
