@@ -26,24 +26,24 @@ def to_bin(folder, content, **how) -> None:
     torch.save(content, folder / "pytorch_model.bin", **how)
 
 
-def to_shards(folder) -> None:
+def to_shards(folder, name: str = "model.safetensors", save=save_file) -> None:
     """One file for the embeddings and layer 0, one for each further layer."""
+    stem, ending = name.split(".")
     weight_map, files = {}, {}
-    for name, tensor in stored_weights(folder).items():
-        number = name.split(".")[2] if name.startswith("encoder.layer.") else "0"
-        weight_map[name] = f"model-0000{number}.safetensors"
-        files.setdefault(weight_map[name], {})[name] = tensor
+    for tensor_name, tensor in stored_weights(folder).items():
+        number = tensor_name.split(".")[2] if tensor_name.startswith("encoder.layer.") else "0"
+        weight_map[tensor_name] = f"{stem}-0000{number}.{ending}"
+        files.setdefault(weight_map[tensor_name], {})[tensor_name] = tensor
     for file, tensors in files.items():
-        save_file(tensors, folder / file)
+        save(tensors, folder / file)
     (folder / "model.safetensors").unlink()
-    (folder / "model.safetensors.index.json").write_text(
-        json.dumps({"metadata": {}, "weight_map": weight_map})
-    )
+    (folder / f"{name}.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
 
 
 FORMS = {
     "one file": lambda folder: None,
     "shards": to_shards,
+    "shards of bin": lambda folder: to_shards(folder, "pytorch_model.bin", torch.save),
     "bin": lambda folder: to_bin(folder, stored_weights(folder)),
     "bin of old torch": lambda folder: to_bin(
         folder, stored_weights(folder), _use_new_zipfile_serialization=False
@@ -164,6 +164,22 @@ def change_index(folder, old: str, new: str):
     index.write_text(index.read_text().replace(old, new))
 
 
+def code_in_a_shard(folder):
+    to_shards(folder, "pytorch_model.bin", torch.save)
+    (folder / "pytorch_model-00002.bin").write_bytes(pickle.dumps(RunsCode(folder / "made"), protocol=2))
+
+
+def shard_of_bin_elsewhere(folder):
+    to_shards(folder, "pytorch_model.bin", torch.save)
+    index = folder / "pytorch_model.bin.index.json"
+    index.write_text(index.read_text().replace("pytorch_model-00002", "../pytorch_model-00002"))
+
+
+def shard_without_a_tensor(folder):
+    to_shards(folder, "pytorch_model.bin", torch.save)
+    torch.save({}, folder / "pytorch_model-00002.bin")
+
+
 def index_outside(folder):
     change_index(folder, "model-00002", "../model-00002")
 
@@ -226,6 +242,9 @@ WRONG = {
     pickled_module: r"pytorch_model.bin holds Python objects, not only tensors.*: use a model.safetensors",
     pickled_code: r"pytorch_model.bin holds Python objects, not only tensors",
     not_a_state_dict: r"pytorch_model.bin is not a plain state dict",
+    code_in_a_shard: r"pytorch_model-00002.bin holds Python objects, not only tensors",
+    shard_of_bin_elsewhere: r"bin.index.json cannot be read \(it points outside its folder, to '../py.*'\)",
+    shard_without_a_tensor: r"in .*pytorch_model-00002.bin cannot be read \('encoder.layer.2.* is missing",
     index_outside: r"index.json cannot be read \(it points outside its folder, to '../model-00002.*'\)",
     index_of_the_folder_above: r"index.json cannot be read \(it points outside its folder, to '..'\)",
     shard_elsewhere: r"model-00002.safetensors is a link out of its folder: refused",

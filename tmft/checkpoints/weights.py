@@ -1,7 +1,7 @@
 """Read the weights of a checkpoint: first the names of all tensors, then only the tensors that are needed.
 
 A checkpoint may come from anybody, so no code in it is ever executed. Tensors are read from safetensors
-files, or from a pytorch_model.bin that is unpickled with torch's weights_only=True.
+files, or from .bin files of PyTorch, which are unpickled with torch's weights_only=True.
 """
 
 import os
@@ -27,7 +27,12 @@ MAX_CHECKED_ROWS = 20_000
 # After converting this number of bytes a file is opened anew, which frees the memory for reading them.
 MAX_MAPPED_BYTES = 2**27
 # If a folder has several of these files, the first one is read.
-WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+WEIGHT_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
 
 
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype | None:
@@ -57,25 +62,23 @@ class WeightFiles:
 
     path: Path
     files: list[Path]
-    tensors: dict[str, Tensor]
     names: list[str]
     file_by_name: dict[str, Path]
 
     def __init__(self, path: Path, shards: dict[str, list[str]]):
         self.path, self.files = path, [path, *(path.parent / shard for shard in shards)]
         self.opened: dict[Path, safe_open | CompactFile] = {}  # files whose tensors were not yet read
-        if path.suffix == ".bin":
-            self.tensors = read_bin(path)
-            self.names = list(self.tensors)
-        elif path.suffix == ".json":
+        self.bins = {file: read_bin(file) for file in self.files if file.suffix == ".bin"}
+        if path.suffix == ".json":
             self.file_by_name = {
                 name: path.parent / shard for shard, names in shards.items() for name in names
             }
-            self.names = list(self.file_by_name)
+        elif path in self.bins:
+            self.file_by_name = dict.fromkeys(self.bins[path], path)
         else:
             self.opened[path] = open_safetensors(path)
-            self.names = list(self.opened[path].keys())
-            self.file_by_name = dict.fromkeys(self.names, path)
+            self.file_by_name = dict.fromkeys(self.opened[path].keys(), path)
+        self.names = list(self.file_by_name)
 
     def read_tensors(self, names: list[str]) -> dict[str, Tensor]:
         """Return {name: tensor} for these names, with the shapes and dtypes of the files.
@@ -92,7 +95,7 @@ class WeightFiles:
 
         dtype: convert the tensors to this dtype; None: as they are in the file. Tensors that need no
         conversion are memory-mapped, as those of read_tensors. The memory for reading the others is freed
-        after MAX_MAPPED_BYTES of them, or, for a pytorch_model.bin, together with the WeightFiles.
+        after MAX_MAPPED_BYTES of them, or, for .bin files, together with the WeightFiles.
         Raises InputError in the same cases as read_tensors and convert_tensor.
         """
         for name, tensor, path in self.map_tensors(names, dtype):
@@ -103,11 +106,13 @@ class WeightFiles:
         self, names: list[str], dtype: torch.dtype | None = None
     ) -> Iterator[tuple[str, Tensor, Path]]:
         """Yield (name, tensor, its file) for these names, memory-mapped. dtype: see iter_tensors."""
-        if self.path.suffix == ".bin":
-            yield from ((name, self.tensors[name], self.path) for name in names)
-            return
         for path in sorted({self.file_by_name[name] for name in names}):
             waiting = [name for name in reversed(names) if self.file_by_name[name] == path]
+            while waiting and path in self.bins:
+                name = waiting.pop()
+                with reading(f"{name} in {path}", "download it again"):
+                    tensor = self.bins[path][name]
+                yield name, tensor, path
             while waiting:
                 num_converted_bytes = 0
                 with self.opened.pop(path, None) or open_safetensors(path) as file:
@@ -186,7 +191,7 @@ def open_safetensors(path: Path) -> safe_open | CompactFile:
 
 
 def parse_index(content: dict[str, Any]) -> dict[str, list[str]]:
-    """Return {file name: names of its tensors} for the content of a model.safetensors.index.json.
+    """Return {file name: names of its tensors} for the content of the index of a checkpoint in several files.
 
     Raises KeyError if it has no weight_map, and ValueError if it names a file outside its own folder.
     """
@@ -199,7 +204,7 @@ def parse_index(content: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def read_bin(path: Path) -> dict[str, Tensor]:
-    """Return the state dict in a pytorch_model.bin, memory-mapped if its format allows it.
+    """Return the state dict in a .bin file of PyTorch, memory-mapped if its format allows it.
 
     No code in the file is executed. Raises InputError if the file is damaged or contains anything that is not
     a plain tensor.
