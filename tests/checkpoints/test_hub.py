@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,7 +35,7 @@ from tmft.sentence_encoder import SentenceEncoder
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REPOSITORY = "someone/tiny-electra"
 OF_THE_ORGANIZATION = "sentence-transformers/tiny-minilm"
-GATED = "someone/gated"
+GATED, EMPTY = "someone/gated", "someone/empty"
 NOBODY = "http://127.0.0.1:9"  # nothing listens there
 
 
@@ -57,11 +56,6 @@ def test_a_folder_is_resolved_to_itself(tiny_folder, no_hub):
     assert ModelFolder.open(tiny_folder).path == ModelFolder.open(str(tiny_folder)).path == tiny_folder
 
 
-def test_a_folder_needs_no_weights_if_none_are_read(tiny_folder, no_hub):
-    (tiny_folder / "model.safetensors").unlink()
-    assert ModelFolder.open(tiny_folder, weights=False).path == tiny_folder
-
-
 def test_a_model_that_comes_with_the_package_is_found_from_everywhere(tmp_path, monkeypatch, no_hub):
     monkeypatch.chdir(tmp_path)
     assert ModelFolder.open("data/tiny").path.samefile(ROOT / "data/tiny")
@@ -78,47 +72,32 @@ def test_a_file_is_no_folder(tiny_folder, no_hub):
 @pytest.fixture
 def here(tmp_path, monkeypatch) -> Path:
     """The current folder, with one run in runs/ and a folder of models."""
-    for name in ("runs/stsb-layer9", "models/electra-small"):
+    for name in ("runs/stsb-layer9", "models/electra"):
         (tmp_path / name).mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-PATHS = ["runs/absent", "runs/stsb/absent", "data/absent", "models/absent", "./absent", "../absent", "a/b/c"]
-PATHS += ["/absent", "~/absent", "with space/absent", ""]
+PATHS = ["runs/absent", "models/absent", "./absent", "../absent", "a/b/c", "~/absent", "with space/absent"]
 
 
-@pytest.mark.parametrize("path", [path for path in PATHS if path])
+@pytest.mark.parametrize("path", PATHS)
 def test_a_missing_path_is_refused_without_a_request_to_the_hub(path, here, no_hub):
+    assert not is_hub_id(path)
     with pytest.raises(InputError, match=f"^no folder {path}: check the path") as error:
         ModelFolder.open(path)
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("path", "nearest"),
-    [
-        ("runs/stsb-layer8", "runs/stsb-layer9"),
-        ("models/electra-smal", "models/electra-small"),
-        ("./runs/stsb_layer9", "runs/stsb-layer9"),
-        ("{here}/models/elektra-small", "{here}/models/electra-small"),
-    ],
-)
-def test_the_nearest_folder_is_named(path, nearest, here, no_hub):
-    with pytest.raises(InputError, match=f"; did you mean {nearest.format(here=here)}\\?$"):
-        ModelFolder.open(path.format(here=here))
+def test_the_nearest_folder_is_named(here, no_hub):
+    for path, nearest in {"runs/stsb-layer8": "runs/stsb-layer9", "models/elektra": "models/electra"}.items():
+        with pytest.raises(InputError, match=f"; did you mean {here / nearest}\\?$"):
+            ModelFolder.open(here / path)
 
 
-@pytest.mark.parametrize(
-    "where", [*KNOWN_CHECKPOINTS, REPOSITORY, f"{REPOSITORY}@v2", "bert-base-cased@refs/pr/3"]
-)
+@pytest.mark.parametrize("where", [*KNOWN_CHECKPOINTS, f"{REPOSITORY}@v2", "bert-base-cased@refs/pr/3"])
 def test_a_name_with_or_without_owner_and_revision_is_a_hub_id(where):
     assert is_hub_id(where)
-
-
-@pytest.mark.parametrize("where", PATHS)
-def test_a_path_is_no_hub_id(where, here):
-    assert not is_hub_id(where)
 
 
 # --------------------------------------------------------------------------------------------- out of reach
@@ -127,22 +106,15 @@ def test_a_path_is_no_hub_id(where, here):
 @pytest.mark.parametrize(
     ("where", "nearest"),
     [
-        ("google/electra-base-discriminater", "google/electra-base-discriminator"),
-        ("bert-base-casd", "bert-base-cased"),
-        ("microsoft/deberta-v3-smal", "microsoft/deberta-v3-small"),
+        ("google/electra-base-discriminater@v2", "; did you mean google/electra-base-discriminator?"),
+        ("bert-base-cased", "check the name"),
     ],
 )
 def test_offline_a_misspelt_hub_id_names_the_nearest(where, nearest):
-    with pytest.raises(InputError, match=f"not in the cache; HF_HUB_OFFLINE .*; did you mean {nearest}\\?$"):
+    """One that is spelled as a known one is only not here."""
+    with pytest.raises(InputError, match="not in the cache; HF_HUB_OFFLINE forbids downloads") as error:
         ModelFolder.open(where)
-
-
-@pytest.mark.parametrize("where", ["bert-base-cased", "google/electra-small-discriminator@v2"])
-def test_offline_a_known_hub_id_is_not_suggested_itself(where):
-    assert where.partition("@")[0] in KNOWN_CHECKPOINTS
-    with pytest.raises(InputError) as error:
-        ModelFolder.open(where)
-    assert f"did you mean {where.partition('@')[0]}?" not in str(error.value)
+    assert str(error.value).endswith(nearest)
 
 
 # -------------------------------------------------------------------------------------------------- the hub
@@ -160,7 +132,6 @@ class Hub(BaseHTTPRequestHandler):
 
     folder: Path
     requests: list[str]
-    is_cut: bool  # whether the download of weights always breaks off half-way
     status: int  # of every answer, if it is not 200
     changed_headers: dict[str, str]  # of answers with a file, or with word that there is none
     damaged: list[str]  # names of files of which one bit is flipped in as many downloads
@@ -178,6 +149,8 @@ class Hub(BaseHTTPRequestHandler):
         if self.status != 200:
             return self.refuse(self.status, "")
         path = self.folder / name
+        if repository == EMPTY:
+            return self.refuse(404, "EntryNotFound")
         if repository == GATED:
             return self.refuse(403, "GatedRepo")
         if repository not in (REPOSITORY, OF_THE_ORGANIZATION):
@@ -199,12 +172,7 @@ class Hub(BaseHTTPRequestHandler):
         if body and name in self.damaged:
             self.damaged.remove(name)
             content = content[:-1] + bytes([content[-1] ^ 1])
-        if body and self.is_cut and name == "model.safetensors":
-            self.wfile.write(content[: len(content) // 2])
-            self.wfile.flush()
-            self.close_connection = True
-            self.connection.shutdown(socket.SHUT_RDWR)
-        elif body:
+        if body:
             self.wfile.write(content)
 
     def refuse(self, status: int, code: str):
@@ -219,18 +187,20 @@ class Hub(BaseHTTPRequestHandler):
         pass
 
 
+def hub_model(folder: Path | None = None) -> SentenceEncoder:
+    """A model with modules of its own, which the hub has to give, too; saved into the folder."""
+    model = tiny_model()
+    torch.manual_seed(1)
+    model.head_modules = torch.nn.Sequential(Dense(24, 8, activation="Tanh"), Normalize())
+    if folder:
+        model.save_pretrained(folder)
+    return model
+
+
 @pytest.fixture(scope="module")
 def embedding() -> list[float]:
     """What load prints where all went well."""
     return hub_model().encode(SENTENCES[:1])[0, :4].tolist()
-
-
-def hub_model():
-    """A model with modules of its own, which the hub has to give, too."""
-    model = tiny_model()
-    torch.manual_seed(1)
-    model.head_modules = torch.nn.Sequential(Dense(24, 8, activation="Tanh"), Normalize())
-    return model
 
 
 def assert_prints(answer: subprocess.CompletedProcess, embedding: list[float]) -> None:
@@ -243,15 +213,8 @@ def assert_prints(answer: subprocess.CompletedProcess, embedding: list[float]) -
 def hub(tmp_path):
     """-> the address of a hub that has one repository, and its handler"""
     folder = tmp_path / "repository"
-    hub_model().save_pretrained(folder)
-    state = {
-        "folder": folder,
-        "requests": [],
-        "is_cut": False,
-        "status": 200,
-        "changed_headers": {},
-        "damaged": [],
-    }
+    hub_model(folder)
+    state = {"folder": folder, "requests": [], "status": 200, "changed_headers": {}, "damaged": []}
     handler = type("ThisHub", (Hub,), state)
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -301,20 +264,12 @@ def test_a_folder_is_loaded_without_importing_huggingface_hub(hub):
 
 
 @pytest.mark.slow
-def test_a_revision_is_requested(hub, tmp_path):
-    endpoint, handler = hub
-    answer = load(f"{REPOSITORY}@v2", endpoint, tmp_path)
-    assert answer.returncode == 0, answer.stderr
-    assert f"HEAD /{REPOSITORY}/resolve/v2/config.json" in handler.requests
-    assert not any("/resolve/main/" in request for request in handler.requests)
-
-
-@pytest.mark.slow
 def test_a_name_without_an_owner_is_also_that_of_a_model_of_sentence_transformers(hub, embedding, tmp_path):
     """With a revision, too, and from the cache; the card names its owner."""
     endpoint, handler = hub
     assert_prints(load("tiny-minilm@v2", endpoint, tmp_path), embedding)
     paths = [request.split()[1].removesuffix("/resolve/v2/config.json") for request in handler.requests]
+    assert not any("/resolve/main/" in path for path in paths)
     assert paths[0] == "/tiny-minilm" and f"/{OF_THE_ORGANIZATION}" in paths
     start = time.monotonic()
     for where in (endpoint, NOBODY):
@@ -336,18 +291,17 @@ def test_without_weights_only_the_small_files_are_fetched(hub, tmp_path):
 # ------------------------------------------------------------------------------- every form of a repository
 
 
-def static(folder: Path, place: str = "") -> SentenceEncoder:
+def table_below(folder: Path) -> SentenceEncoder:
     """A table of words with a Normalize; as sentence-transformers leaves it, without config.json."""
     model = tiny_static_model(modules=[Normalize()])
     model.save_pretrained(folder)
     for file in ("config.json", "tokenizer_config.json"):
         (folder / file).unlink()
-    if place:
-        move_first_module(folder, place)
+    move_first_module(folder, "0_StaticEmbedding")
     return model
 
 
-def transformer_below(folder: Path, place: str = "0_Transformer") -> SentenceEncoder:
+def transformer_below(folder: Path) -> SentenceEncoder:
     """With token weights and a Dense, and a limit beside the encoder."""
     model = hub_model()
     model.token_weights = TokenWeights(
@@ -355,26 +309,20 @@ def transformer_below(folder: Path, place: str = "0_Transformer") -> SentenceEnc
     )
     model.max_length = 5
     model.save_pretrained(folder)
-    move_first_module(folder, place)
-    (folder / place / "tokenizer_config.json").unlink()
-    return model
-
-
-def in_one_file(folder: Path) -> SentenceEncoder:
-    model = hub_model()
-    model.save_pretrained(folder)
+    move_first_module(folder, "0_Transformer")
+    (folder / "0_Transformer/tokenizer_config.json").unlink()
     return model
 
 
 def in_a_bin(folder: Path) -> SentenceEncoder:
-    model = in_one_file(folder)
+    model = hub_model(folder)
     torch.save(stored_weights(folder), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     return model
 
 
 def in_shards_with_a_vocabulary(folder: Path) -> SentenceEncoder:
-    in_one_file(folder)
+    hub_model(folder)
     weights = stored_weights(folder)
     shards = {}
     for number, names in enumerate((sorted(weights)[:20], sorted(weights)[20:]), start=1):
@@ -389,11 +337,9 @@ def in_shards_with_a_vocabulary(folder: Path) -> SentenceEncoder:
 
 
 REPOSITORIES = {
-    "one file": in_one_file,
     "a bin": in_a_bin,
     "shards with a vocabulary": in_shards_with_a_vocabulary,
-    "a table": static,
-    "a table below": partial(static, place="0_StaticEmbedding"),
+    "a table below": table_below,
     "a transformer below": transformer_below,
 }
 
@@ -412,16 +358,6 @@ def test_all_files_of_a_repository_are_downloaded_once_and_then_it_works_offline
     start = time.monotonic()
     assert_prints(load(REPOSITORY, NOBODY, tmp_path), expected)
     assert time.monotonic() - start < 15
-
-
-@pytest.mark.slow
-def test_a_table_of_random_vectors_takes_its_shape_from_the_file(hub, tmp_path):
-    """There is no config.json that would say it, so the weights are fetched all the same."""
-    endpoint, handler = hub
-    handler.folder = tmp_path / "other"
-    static(handler.folder, "0_StaticEmbedding")
-    answer = load(REPOSITORY, endpoint, tmp_path, arguments=", init='random'")
-    assert answer.returncode == 0, answer.stderr
 
 
 # ------------------------------------------------------------------------------------ damaged and hostile
@@ -450,9 +386,8 @@ REFUSED = {
     "no folder someone/absent, and no such checkpoint on the hub": "someone/absent",
     f"{REPOSITORY} has no revision 'v3' on the hub": f"{REPOSITORY}@v3",
     f"{GATED} is gated: accept its terms": GATED,
-    "did you mean google/electra-base-discriminator?": "google/electra-base-discriminater",
+    f"{EMPTY} has no config.json on the hub": EMPTY,
     "no folder a--b/c, and it is not a hub id": "a--b/c",
-    "no folder absent, and no such checkpoint on the hub": "absent",
 }
 
 
@@ -460,24 +395,6 @@ REFUSED = {
 @pytest.mark.parametrize("words", REFUSED)
 def test_what_the_hub_refuses_is_one_line(words, hub, tmp_path):
     assert_one_line(load(REFUSED[words], hub[0], tmp_path), words)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("file", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_a_file_that_a_repository_lacks_is_one_line(file, hub, tmp_path):
-    endpoint, handler = hub
-    handler.folder = tmp_path / "other"
-    transformer_below(handler.folder)
-    (handler.folder / "0_Transformer" / file).unlink()
-    answer = load(REPOSITORY, endpoint, tmp_path)
-    assert_one_line(answer, REPOSITORY if REPOSITORY in answer.stderr else "0_Transformer")
-
-
-@pytest.mark.slow
-def test_a_connection_that_is_always_cut_is_one_line(hub, tmp_path):
-    endpoint, handler = hub
-    handler.is_cut = True
-    assert_one_line(load(REPOSITORY, endpoint, tmp_path), "the hub did not answer as expected")
 
 
 @pytest.mark.slow
