@@ -47,7 +47,7 @@ from tmft.io.atomic import write_file
 from tmft.io.formatting import percent, to_json
 from tmft.reports.score_tables import difference_table, format_results
 from tmft.runs.run_result import FineTunedRun
-from tmft.speed.prepacked_weights import prepacked_weights
+from tmft.speed.matmul import prepacked_weights
 from tmft.tasks import OVERALL
 from tmft.training.multitask import average_scores
 from tmft.training_free.postprocessing import append_modules

@@ -22,8 +22,8 @@ from tmft.encoder import (
     init_weights,
     make_attention_bias,
 )
-from tmft.speed.dropout import Dropout
 from tmft.speed.long_rows import LongRowMask, long_row_attention
+from tmft.speed.operators import Dropout
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from tmft.encoder import (
     init_weights,
 )
 from tmft.errors import InputError
-from tmft.speed.dropout import Dropout
+from tmft.speed.operators import Dropout
 from tmft.speed.overlap import constant_on
 
 

@@ -12,8 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from tmft.device import PRECISIONS, choose_precision
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.speed.malloc_threshold import raise_malloc_threshold
-from tmft.speed.matmul import fast_matmul
+from tmft.speed.matmul import fast_matmul, raise_malloc_threshold
 from tmft.speed.occurring_words import OccurringWords
 
 # Name -> a constructor of the optimizer, which is called with parameter groups and lr=...

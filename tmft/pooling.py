@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from tmft.errors import InputError, did_you_mean
 from tmft.packing import PackedBatch
-from tmft.speed.autocast import no_autocast
+from tmft.speed.operators import no_autocast
 
 PoolingFunction = Callable[[Tensor, PackedBatch, Tensor | None], Tensor]
 

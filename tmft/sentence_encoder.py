@@ -34,9 +34,9 @@ from tmft.encoder import BaseEncoder
 from tmft.errors import MAX_COUNT, InputError, check_choice, check_count, short_repr
 from tmft.packing import PackedBatch, TokenizedCorpus, pack_densely, pack_uniformly
 from tmft.pooling import check_pooling_excludes, parse_pooling, pooling_functions
-from tmft.speed.autocast import no_autocast
+from tmft.speed.matmul import fast_encoding, list_modules
+from tmft.speed.operators import no_autocast
 from tmft.speed.overlap import copied_behind
-from tmft.speed.prepacked_weights import fast_encoding, list_modules
 from tmft.speed.threads import prepare_for_fork
 from tmft.tokenizer import Tokenizer, check_sentences, check_vocab_size, resolve_max_length
 

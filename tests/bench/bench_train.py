@@ -466,7 +466,7 @@ def bench_techniques(args) -> None:
             "torch.optim.AdamW", lambda *args, fused, **keys: adamw(*args, **keys)
         ),
         "words that occur (all words)": patch("tmft.optimizers.OccurringWords", every_word),
-        "cheap dropout (torch's)": patch("tmft.speed.dropout.Dropout.forward", torch.nn.Dropout.forward),
+        "cheap dropout (torch's)": patch("tmft.speed.operators.Dropout.forward", torch.nn.Dropout.forward),
         "oneDNN (MKL)": patch("tmft.speed.matmul.onednn_is_exact", lambda: False),
         "clipping gradients (no clipping)": patch("torch.nn.utils.clip_grad_norm_", lambda *_: None),
     }

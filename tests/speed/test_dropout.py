@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tmft.speed.dropout import Dropout
+from tmft.speed.operators import Dropout
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -8,11 +8,11 @@ import pytest
 import torch
 from conftest import ROOT
 
-from tmft.speed.malloc_threshold import raise_malloc_threshold
+from tmft.speed.matmul import raise_malloc_threshold
 
 PROGRAM = """
 import resource, torch
-from tmft.speed.malloc_threshold import raise_malloc_threshold
+from tmft.speed.matmul import raise_malloc_threshold
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

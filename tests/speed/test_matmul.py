@@ -5,8 +5,7 @@ import torch
 from conftest import SENTENCES, tiny_model
 
 import tmft.speed.matmul
-from tmft.speed.matmul import BACKEND, fast_matmul, onednn_is_exact
-from tmft.speed.prepacked_weights import prepacked_weights, uses_onednn
+from tmft.speed.matmul import BACKEND, fast_matmul, onednn_is_exact, prepacked_weights, uses_onednn
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +84,7 @@ def test_the_permission_ends_with_the_context(monkeypatch):
     model = tiny_model()
     model.encoder.register_forward_hook(lambda *_: inside.append(BACKEND.fp32_precision))
     model.encode(SENTENCES)  # small products are left to MKL
-    monkeypatch.setattr(tmft.speed.prepacked_weights, "MIN_MULTIPLICATIONS", 0)
+    monkeypatch.setattr(tmft.speed.matmul, "MIN_MULTIPLICATIONS", 0)
     model.encode([" a" * length for length in range(40)])
     if uses_onednn(torch.zeros(1, 1)):
         with prepacked_weights(model.encoder):  # only those of attention are left, and they are small

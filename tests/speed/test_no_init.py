@@ -5,7 +5,7 @@ import gc
 import pytest
 import torch
 
-from tmft.speed.no_init import no_init_weights
+from tmft.models.families import no_init_weights
 
 
 def test_initialization_changes_no_weight():

@@ -21,19 +21,18 @@ from random_configs import RANDOM_CONFIGS
 from tmft.bert import SelfAttention
 from tmft.models.families import config_from_dict, random_encoder
 from tmft.packing import pack
-from tmft.speed import prepacked_weights as prepacking
-from tmft.speed.matmul import ACTIVE, BACKEND
-from tmft.speed.prepacked_weights import BLOCKS, fast_encoding, prepacked_weights, uses_onednn
+from tmft.speed import matmul
+from tmft.speed.matmul import ACTIVE, BACKEND, BLOCKS, fast_encoding, prepacked_weights, uses_onednn
 
 
 @pytest.fixture
 def products(monkeypatch):
     """Prepack for any number of tokens; return the list of the names of the methods that were called."""
-    names, call = [], prepacking.PrepackedMethod.__call__
-    monkeypatch.setattr(prepacking, "MIN_MULTIPLICATIONS", 0)
-    monkeypatch.setattr(prepacking, "MIN_TOKENS", 0)
+    names, call = [], matmul.PrepackedMethod.__call__
+    monkeypatch.setattr(matmul, "MIN_MULTIPLICATIONS", 0)
+    monkeypatch.setattr(matmul, "MIN_TOKENS", 0)
     monkeypatch.setattr(
-        prepacking.PrepackedMethod, "__call__", lambda method, x: names.append(method.name) or call(method, x)
+        matmul.PrepackedMethod, "__call__", lambda method, x: names.append(method.name) or call(method, x)
     )
     return names
 
@@ -54,7 +53,7 @@ def state(model):
 def encode_without(model):
     """Encode with the methods of torch alone."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prepacking, "MIN_MULTIPLICATIONS", 10**12)
+        patch.setattr(matmul, "MIN_MULTIPLICATIONS", 10**12)
         return model.encode(SENTENCES)
 
 
@@ -81,7 +80,7 @@ def test_weights_are_copied_for_many_sentences_and_in_a_block_of_the_owner(produ
     monkeypatch.setattr(
         torch.ops.mkldnn, "_reorder_linear_weight", lambda weight: copied.append(weight) or reorder(weight)
     )
-    monkeypatch.setattr(prepacking, "MIN_TOKENS", 200)
+    monkeypatch.setattr(matmul, "MIN_TOKENS", 200)
     counts = []
     for texts, block in [
         (SENTENCES, nullcontext()),
@@ -103,14 +102,13 @@ def test_after_an_interrupt_at_any_line_the_model_is_as_it_was(where, products):
     """One training step then gives a gradient to each parameter of each layer."""
     model = tiny_model()
     before, precision = state(model.train()), BACKEND.fp32_precision
-    files = [prepacking.__file__, sys.modules["tmft.speed.matmul"].__file__]
 
     def interrupt_at(number):
-        """Interrupt a call of encode at a line of these files; return False if it has no such number."""
+        """Interrupt a call of encode at a line of matmul.py; return False if it has no such number."""
         lines = iter(range(number))
 
         def trace(frame, event, _):
-            if frame.f_code.co_filename not in files:
+            if frame.f_code.co_filename != matmul.__file__:
                 return None
             # Python frees a lock before it answers an interrupt
             is_lock = "with LOCK" in getline(frame.f_code.co_filename, frame.f_lineno)
@@ -218,10 +216,10 @@ def test_hidden_states_of_every_family_are_the_same(model_type, products):
 def test_weights_that_are_too_large_are_not_copied(products, monkeypatch):
     model = tiny_model()
     size = sum(part.weight.nbytes for part in model.encoder.modules() if isinstance(part, nn.Linear))
-    monkeypatch.setattr(prepacking, "MAX_PREPACKED_BYTES", size - 1)
+    monkeypatch.setattr(matmul, "MAX_PREPACKED_BYTES", size - 1)
     model.encode(SENTENCES)
     assert not products
-    monkeypatch.setattr(prepacking, "MAX_PREPACKED_BYTES", size)
+    monkeypatch.setattr(matmul, "MAX_PREPACKED_BYTES", size)
     model.encode(SENTENCES)
     assert products
 
@@ -277,6 +275,6 @@ def test_onednn_is_used_only_where_it_was_measured_to_be_faster(monkeypatch):
     assert not uses_onednn(torch.zeros(1, 1, dtype=torch.float16)) and not uses_onednn(
         torch.zeros(1, 1, device="meta")
     )
-    monkeypatch.setattr(prepacking, "onednn_is_exact", lambda: False)
+    monkeypatch.setattr(matmul, "onednn_is_exact", lambda: False)
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
     assert not uses_onednn(torch.zeros(1, 1)) and not uses_onednn(torch.zeros(1, 1, dtype=torch.bfloat16))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tmft.speed.rms_norm import RMSNorm
+from tmft.speed.operators import RMSNorm
 
 
 def pair(D: int, eps: float = 1e-6, dtype=torch.float32) -> tuple[nn.RMSNorm, RMSNorm]:

@@ -48,7 +48,7 @@ def plain_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 # The attention of every row is written out: no row is long, and no mask is that of a long row.
 NO_LONG_ROWS = {"LongRowMask": type(None)}
 CONSTANTS = {"LONG_ROW", "SHORT_ROW", "LongRowMask", "long_row_attention"}
-# module -> {name that it imports from tmft/speed: replacement without tmft/speed}
+# module -> {name that it imports from tmft/speed, or has to save time: replacement that takes longer}
 REPLACEMENTS = {
     "tmft.encoder": {"LONG_ROW": sys.maxsize, **NO_LONG_ROWS, "SHORT_ROW": 0},
     "tmft.bert": {"Dropout": nn.Dropout, **NO_LONG_ROWS, "long_row_attention": None},
@@ -118,9 +118,7 @@ def test_every_import_of_speed_has_a_replacement_here():
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         if not name.startswith("tmft.speed"):
             imports[name] = imports_of_speed(path.read_text(encoding="utf-8"))
-    assert {name: names for name, names in imports.items() if names} == {
-        name: set(replacements) for name, replacements in REPLACEMENTS.items()
-    }
+    assert all(names <= REPLACEMENTS.get(name, {}).keys() for name, names in imports.items())
 
 
 TRAIN = Examples((SENTENCES, [*SENTENCES[2:], *SENTENCES[:2]]), [4.5, 2.0, 3.0, 0.5, 1.5])
@@ -157,7 +155,7 @@ def test_without_speed_losses_and_embeddings_are_the_same(model_type, tmp_path, 
     tiny_model(
         untrained=True, model_type=model_type, **SHAPES[model_type], **WITHOUT_DROPOUT
     ).save_pretrained(tmp_path)
-    monkeypatch.setattr("tmft.speed.prepacked_weights.MIN_MULTIPLICATIONS", 0)  # few tokens are enough
+    monkeypatch.setattr("tmft.speed.matmul.MIN_MULTIPLICATIONS", 0)  # few tokens are enough
     losses, embeddings = losses_and_embeddings(tmp_path)
 
     used = set()

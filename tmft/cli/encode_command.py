@@ -27,7 +27,7 @@ from tmft.io.atomic import check_writable
 from tmft.io.distributed import init_distributed
 from tmft.io.formatting import format_duration
 from tmft.serving.encode_file import STORED_TYPES, encode_file, metadata_path
-from tmft.speed.prepacked_weights import prepacked_weights
+from tmft.speed.matmul import prepacked_weights
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -26,7 +26,7 @@ from tmft.embedding.prompts import choose_prompt, parse_prompt
 from tmft.io.formatting import without_control_characters
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.search import nearest_lines, retrieval_prompts
-from tmft.speed.prepacked_weights import prepacked_weights
+from tmft.speed.matmul import prepacked_weights
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -6,6 +6,7 @@ belongs to. The functions below the registry build configurations and encoders, 
 weights.
 """
 
+import gc
 import json
 import math
 import os
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 import tmft.models.bert_families as bert_families
 import tmft.models.deberta_family as deberta_family
@@ -26,7 +28,6 @@ from tmft.bert import BertConfig
 from tmft.encoder import ACTIVATIONS, BaseEncoder, EncoderConfig
 from tmft.errors import InputError, sanitize, short_repr
 from tmft.models.family import Family
-from tmft.speed.no_init import no_init_weights
 
 FAMILIES: dict[str, Family[Any]] = {
     **bert_families.FAMILIES,
@@ -239,6 +240,34 @@ def empty_encoder(config: EncoderConfig, layer: int | None = None) -> BaseEncode
     """
     with no_init_weights(), torch.device("meta"):
         return random_encoder(config, layer)
+
+
+class no_init_weights(TorchFunctionMode):  # noqa: N801
+    """Inside a with block, the functions of torch.nn.init do nothing and Python's garbage collector is off.
+
+    A model is built so if its weights are loaded from a file afterwards.
+    Initialization would take a second even on the meta device. Building a model creates many objects and
+    frees none, so that garbage collections, of 70 ms each if torch is imported, would be wasted.
+    """
+
+    gc_was_enabled: bool
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if kwargs and "tensor" in kwargs else args[0]
+        return func(*args, **(kwargs or {}))
+
+    def __enter__(self) -> Any:
+        self.gc_was_enabled = gc.isenabled()
+        gc.disable()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        if self.gc_was_enabled:
+            gc.enable()
+        return super().__exit__(*error)
 
 
 def convert_to_bert(encoder: BaseEncoder) -> tuple[EncoderConfig, dict[str, Tensor]]:

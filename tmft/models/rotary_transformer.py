@@ -36,9 +36,8 @@ from tmft.errors import InputError, short_repr
 from tmft.models.final_norm import FinalNormEncoder
 from tmft.models.rotary import RopeParameters, rotate
 from tmft.models.t5 import check_not_fp16
-from tmft.speed.dropout import Dropout
 from tmft.speed.long_rows import LongRowMask, long_row_attention
-from tmft.speed.rms_norm import RMSNorm, rms_norm
+from tmft.speed.operators import Dropout, RMSNorm, rms_norm
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # layer types, as in config.json
 MAX_WINDOW = 10_000_000  # tokens; a larger sliding_window must be a mistake

@@ -29,8 +29,7 @@ from tmft.encoder import (
 )
 from tmft.errors import InputError
 from tmft.models.final_norm import FinalNormEncoder
-from tmft.speed.dropout import Dropout
-from tmft.speed.rms_norm import RMSNorm
+from tmft.speed.operators import Dropout, RMSNorm
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from tmft.encoder import block_diagonal_mask
 from tmft.models.family import Family
 from tmft.models.t5 import Attention, Layer, T5Config, T5Encoder, init_linear, make_norm
 from tmft.packing import PackedBatch
-from tmft.speed.dropout import Dropout
+from tmft.speed.operators import Dropout
 
 # fmt: off
 # Module in the checkpoint -> module here; {m} is the number of the decoder layer, from 0.

@@ -30,7 +30,7 @@ from starlette.requests import ClientDisconnect
 
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
-from tmft.speed.prepacked_weights import prepacked_weights
+from tmft.speed.matmul import prepacked_weights
 from tmft.tokenizer import check_sentences
 
 MAX_BYTES, MAX_TEXTS, MAX_LENGTH = 4_000_000, 2048, 100_000  # of a request; in one; characters of a text

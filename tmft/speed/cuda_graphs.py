@@ -28,7 +28,7 @@ from torch.func import functional_call
 
 from tmft.device import get_rng_state, set_rng_state
 from tmft.packing import PackedBatch
-from tmft.speed.prepacked_weights import list_modules
+from tmft.speed.matmul import list_modules
 from tmft.training_task import PackedEmbedder
 
 log: logging.Logger = logging.getLogger("tmft")

@@ -24,8 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from tmft.speed.autocast import no_autocast
-from tmft.speed.dropout import Dropout
+from tmft.speed.operators import Dropout, no_autocast
 
 # A row of more tokens than this is a long row. Without gradients, on one thread of a CPU with AVX512,
 # scaled_dot_product_attention was faster than attention written out from about 300 tokens on in float32; in
@@ -94,7 +93,7 @@ def long_row_attention(
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))  # (B, H, T, A) each
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     # On a CPU, F.scaled_dot_product_attention with dropout stores all scores, and draws more random numbers
-    # than Dropout of tmft/speed/dropout.py.
+    # than Dropout of tmft/speed/operators.py.
     is_written_out = dropout_p > 0 and v.device.type == "cpu"
     if mask.is_plain and not is_written_out:
         return library_attention(q, k, v, None, scale, dropout_p, is_causal=mask.after == 0)
