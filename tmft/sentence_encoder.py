@@ -648,7 +648,8 @@ class SentenceEncoder(nn.Module):
         All three then compute the same embeddings; where another library computes something differently, the
         model card (README.md in the folder) says so.
         dtype: the dtype of the saved weights, such as "float16"; None: that of the encoder's weights.
-        All files are replaced at once, when all of them are complete. Raises InputError, and leaves the
+        All files are replaced at once, when all of them are complete; those of another model or of a run that
+        are in the folder, such as a result.json, are removed. Raises InputError, and leaves the
         folder as it was, if a file cannot be written or the model has something that cannot be saved.
 
         Example:

@@ -24,11 +24,14 @@ from conftest import (
 )
 
 import tmft.checkpoints.sentence_folder
-from tmft.checkpoints.model_folder import VOCABULARY_FILES, ModelFolder
+from tmft.checkpoints.model_folder import MODEL_FILES, RUN_FILES, VOCABULARY_FILES, ModelFolder
 from tmft.checkpoints.tokenizer_kinds import TOKENIZER_KINDS
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.embedding.modules import Dense
 from tmft.errors import InputError
+from tmft.runs.predictions import PREDICTIONS_FILE
+from tmft.runs.result_json import RESULT_FILE
+from tmft.runs.run_result import HEAD_FILE
 from tmft.sentence_encoder import SentenceEncoder
 
 V = len(VOCABULARY)
@@ -273,3 +276,17 @@ def test_a_model_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch
 def test_the_vocabulary_files_are_those_of_all_kinds():
     names = {name for kind in TOKENIZER_KINDS.values() for name in kind.vocabulary_files}
     assert names == set(VOCABULARY_FILES)
+
+
+def test_a_folder_holds_what_one_save_wrote(tmp_path):
+    """What another model, another library or a run has left there would be read as part of this model."""
+    assert RUN_FILES == (RESULT_FILE, HEAD_FILE, PREDICTIONS_FILE)
+    tiny_model().save_pretrained(tmp_path / "new")
+    written = {path.relative_to(tmp_path / "new") for path in (tmp_path / "new").rglob("*") if path.is_file()}
+    for name in MODEL_FILES:
+        (tmp_path / "old" / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / "old" / name).write_text("of another model")
+    (tmp_path / "old/notes.txt").write_text("mine")
+    tiny_model().save_pretrained(tmp_path / "old")
+    left = {path.relative_to(tmp_path / "old") for path in (tmp_path / "old").rglob("*") if path.is_file()}
+    assert left == written | {Path("notes.txt")}

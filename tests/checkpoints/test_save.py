@@ -4,13 +4,15 @@ import json
 
 import pytest
 import torch
-from conftest import stored_weights
+from conftest import stored_weights, tiny_model
 
 from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.save import save_encoder, weight_bytes
+from tmft.embedding.modules import Dense
 from tmft.errors import InputError
 from tmft.io.atomic import check_writable, write_file
 from tmft.io.files import read_json
+from tmft.runs.run_result import save_heads
 
 
 @pytest.fixture
@@ -87,3 +89,47 @@ def test_a_file_without_a_json_object_is_one_clear_line(content, message, tmp_pa
     with pytest.raises(InputError, match=message) as error:
         read_json(path)
     assert "\n" not in str(error.value)
+
+
+def half_with_inf(model):
+    model.half().encoder.layers[0].attention.query.bias.data[0] = float("inf")
+
+
+NOT_FINITE = {  # what is changed -> the dtype that is saved, and the tensor that is named
+    "a weight beyond float16": (lambda m: weight_of(m).view(-1)[:1].fill_(1e5), "float16", "query.weight"),
+    "a word beyond float16": (
+        lambda m: m.encoder.embeddings.word.weight[3, :1].fill_(-1e5),
+        "float16",
+        "word",
+    ),
+    "a Dense beyond float16": (lambda m: m.head_modules[0].weight[0, :1].fill_(1e5), "float16", "linear"),
+    "NaN": (lambda m: weight_of(m).fill_(float("nan")), None, "query.weight"),
+    "inf in half precision": (half_with_inf, None, "query.bias"),
+}
+
+
+def weight_of(model):
+    return model.encoder.layers[0].attention.query.weight
+
+
+@pytest.mark.parametrize("name", NOT_FINITE)
+def test_what_could_not_be_read_again_is_not_written(name, tmp_path):
+    change, dtype, tensor = NOT_FINITE[name]
+    model = tiny_model()
+    model.head_modules = torch.nn.Sequential(Dense(model.dimensions, 8))
+    model.save_pretrained(tmp_path / "model")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "model").rglob("*") if path.is_file()}
+    with torch.no_grad():
+        change(model)
+    with pytest.raises(InputError, match=f"{tensor}.*(nan or inf|not finite in).* .model.safetensors.: "):
+        model.save_pretrained(tmp_path / "model", dtype)
+    after = {path.name: path.read_bytes() for path in (tmp_path / "model").rglob("*") if path.is_file()}
+    assert after == before
+
+
+def test_a_head_that_is_not_finite_is_not_written(tmp_path):
+    head = torch.nn.Linear(2, 2)
+    torch.nn.init.constant_(head.weight, float("nan"))
+    with pytest.raises(InputError, match=r"weight holds nan or inf .head.safetensors."):
+        save_heads({"": head}, tmp_path)
+    assert not list(tmp_path.iterdir())

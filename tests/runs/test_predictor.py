@@ -5,7 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from conftest import PAIRS, ROOT, tiny_model
+from safetensors.torch import load_file, save_file
 
 import evaluate
 from tmft import InputError, Predictor, SentenceEncoder, fine_tune
@@ -181,7 +183,25 @@ def change_settings(**changes):
     return change
 
 
+def change_head(**tensors):
+    """Return a function that changes tensors of a head: {name: function of the weight of the head}."""
+
+    def change(folder: Path) -> None:
+        head = load_file(folder / "head.safetensors")
+        head |= {name.replace("_", "."): new(head["head.weight"]) for name, new in tensors.items()}
+        save_file(head, folder / "head.safetensors")
+
+    return change
+
+
 DAMAGED = {
+    "a head of NaN": (change_head(head_weight=lambda w: w * float("nan")), "head.weight holds nan or inf"),
+    "a head of integers": (change_head(head_weight=lambda w: w.int()), "head.weight has dtype torch.int32"),
+    "a head of float64 beyond float32": (
+        change_head(head_weight=lambda w: w.double() + 1e300),
+        "head.weight has numbers that are not finite in torch.float32",
+    ),
+    "another tensor": (change_head(other=torch.clone), "has other of shape .* instead of None"),
     "no result": (
         lambda folder: (folder / "result.json").unlink(),
         "has no result.json of a run that fine-tun",
@@ -203,6 +223,17 @@ def test_a_damaged_folder_is_one_line(name, runs, tmp_path):
     with pytest.raises(InputError, match=message) as error:
         Predictor.from_pretrained(tmp_path / "saved")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("threshold", [None, float("nan"), "0.5"])
+def test_a_threshold_that_is_no_number_is_one_line(threshold, runs, tmp_path):
+    runs["cosine_bce"].save_pretrained(tmp_path / "saved")
+    path = tmp_path / "saved/result.json"
+    content = json.loads(path.read_text())
+    content["dev"]["threshold"] = threshold
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="result.json .*threshold.*: restore it, or run it again"):
+        Predictor.from_pretrained(tmp_path / "saved")
 
 
 # ---------------------------------------------------------------------------------------------- the command

@@ -230,7 +230,16 @@ def test_no_entry_of_a_state_is_taken_for_one_of_another_type(tmp_path, stopping
     places += [place for place, _ in entries(content) if place[0] == "progress"]
     without_best = with_entry(content, ("progress", "epochs"), [])
     three_losses = with_entry(content, ("progress", "total_loss"), torch.zeros(3))
-    for changed in [without_best, three_losses, *(with_entry(content, place, "x") for place in places)]:
+    state = content["stateful"]["optimizer"]
+    reversed_ids = [group | {"params": group["params"][::-1]} for group in state["param_groups"]]
+    others = [state | {"param_groups": reversed_ids}, state | {"state": {-1: state["state"][0]}}]
+    others = [with_entry(content, ("stateful", "optimizer"), other) for other in others]
+    for changed in [
+        without_best,
+        three_losses,
+        *others,
+        *(with_entry(content, place, "x") for place in places),
+    ]:
         torch.save(changed | {"checksum": checksum(changed)}, path)
         with pytest.raises(InputError, match="state.pt cannot be read .*: remove it to"):
             run(TrainingCheckpoint(path, {}, ALONE), FAST)

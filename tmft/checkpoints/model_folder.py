@@ -66,6 +66,19 @@ TRANSFORMER_CONFIG_FILES = tuple(
 ADAPTER_FILE = "adapter_config.json"  # weights that are added to those of the model, such as LoRA
 # From which a tokenizer is built if there is no tokenizer.json: those of the kinds in tokenizer_kinds.py.
 VOCABULARY_FILES = ("vocab.txt", "spm.model", "spiece.model", "vocab.json", "merges.txt")
+# Of the run that trained a model: its result, its head and what it predicted.
+RUN_FILES = ("result.json", "head.safetensors", "predictions.npz")
+# Every file that says what a model is; a folder has those of one save, so that no other one is left in it.
+MODEL_FILES = (
+    *ST_CONFIG_FILES,
+    *TRANSFORMER_CONFIG_FILES,
+    ADAPTER_FILE,
+    *TOKENIZER_CONFIG_FILES,
+    "tokenizer.json",
+    *VOCABULARY_FILES,
+    *WEIGHT_FILES,
+    *RUN_FILES,
+)
 MODULES_WITH_WEIGHTS = ("Dense", "LayerNorm", WORD_WEIGHTS)
 Parsed = TypeVar("Parsed")
 log: logging.Logger = logging.getLogger("tmft")

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from tmft.checkpoints.weights import check_finite_weight, convert_tensor
 from tmft.encoder import BaseEncoder
 from tmft.io.atomic import write_file
 from tmft.models.families import FAMILIES, config_to_dict, parameter_names
@@ -51,15 +52,22 @@ def save_encoder(
         prefix = family.prefixes[0] if head_weights else ""
     weights = {prefix + checkpoint_names[name]: weight for name, weight in state_dict.items()}
     weights |= head_weights or {}
-    weights = {name: weight.detach().to(dtype).cpu().contiguous() for name, weight in weights.items()}
-    write_file(folder / "model.safetensors", partial(save_tensors, weights))
+    write_file(folder / "model.safetensors", partial(save_tensors, weights, dtype=dtype))
     write_file(folder / "config.json", json.dumps(content, indent=2) + "\n")
 
 
 def save_tensors(weights: dict[str, Tensor], path: Path, dtype: torch.dtype | None = None) -> None:
-    """Write tensors, {name: tensor}, to a safetensors file, converted to dtype; None keeps that of each."""
-    weights = {name: weight.to(dtype or weight.dtype) for name, weight in weights.items()}
-    save_file(weights, path, metadata={"format": "pt"})
+    """Write tensors, {name: tensor}, to a safetensors file, converted to dtype; None keeps that of each.
+
+    Raises InputError for what could not be read again, such as a number that is infinite in this dtype.
+    """
+    file = Path(path.name)  # where it is now is a temporary folder
+    saved = {}
+    for name, weight in weights.items():
+        check_finite_weight(weight, name, file)
+        weight = weight if dtype is None else convert_tensor(weight, dtype, name, file)
+        saved[name] = weight.detach().cpu().contiguous()
+    save_file(saved, path, metadata={"format": "pt"})
 
 
 def weight_bytes(module: nn.Module) -> int:

@@ -17,7 +17,7 @@ import torch
 from tmft.checkpoints.hub import silence_hub
 from tmft.checkpoints.load import load_encoder_with_report, random_encoder_with_report
 from tmft.checkpoints.model_card import PLACEHOLDER_PATH, ModelCardData, UsageInfo, format_sentence_model_card
-from tmft.checkpoints.model_folder import ST_CONFIG_FILES, ModelFolder
+from tmft.checkpoints.model_folder import MODEL_FILES, ModelFolder
 from tmft.checkpoints.save import compatibility_note, has_pooler, save_encoder, transformers_class
 from tmft.checkpoints.saved_modules import load_modules, to_saved_modules
 from tmft.checkpoints.st_folder import ModelSettings, check_static_settings, settings_to_files
@@ -131,7 +131,7 @@ def save_sentence_encoder(
     tokenizer_files = tokenizer_to_files(model.tokenizer, model.max_length, padding_side)
     is_static = not model.tokenizer.add_special_tokens
     settings_files = settings_to_files(settings, model.tokenizer.vocabulary, is_static, dtype)
-    with replacing_files(folder, stale=ST_CONFIG_FILES) as new:
+    with replacing_files(folder, stale=MODEL_FILES) as new:
         save_encoder(model.encoder, new, dtype=dtype)
         for name, content in (tokenizer_files | settings_files).items():
             write_file(new / name, content)

@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from tmft.checkpoints.model_folder import ST_CONFIG_FILES
+from tmft.checkpoints.model_folder import MODEL_FILES
 from tmft.errors import InputError, check_choice, check_not_blank, short_repr
 from tmft.io.atomic import replacing_files
 from tmft.loss import Objective
-from tmft.runs.predictions import PREDICTIONS_FILE
 from tmft.runs.result_json import RESULT_FILE
-from tmft.runs.run_result import HEAD_FILE, FineTunedRun, save_heads, write_result
+from tmft.runs.run_result import FineTunedRun, save_heads, write_result
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import Task
 from tmft.tokenizer import check_sentences
@@ -125,7 +124,7 @@ class Predictor:
         folder: as in SentenceEncoder.save_pretrained; SentenceEncoder.from_pretrained opens it, too.
         """
         check_not_blank("folder", folder)
-        with replacing_files(Path(folder), stale=(*ST_CONFIG_FILES, HEAD_FILE, PREDICTIONS_FILE)) as new:
+        with replacing_files(Path(folder), stale=MODEL_FILES) as new:
             self.model.save_pretrained(new)
             save_heads({self.task_name: self.objective}, new)
             write_result(new, self.result, self.model)

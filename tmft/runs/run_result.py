@@ -8,22 +8,23 @@ import math
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from tmft.callbacks import EpochResult
 from tmft.checkpoints.hub import is_hub_id
 from tmft.checkpoints.model_card import ModelCardData, display_name
 from tmft.checkpoints.model_folder import ModelFolder
+from tmft.checkpoints.save import save_tensors
 from tmft.checkpoints.sentence_folder import sentence_model_card
-from tmft.checkpoints.weights import open_safetensors
+from tmft.checkpoints.weights import WeightFiles
 from tmft.datasets.task_lookup import get_task, replace_files, validate_task
 from tmft.device import choose_precision
 from tmft.errors import InputError, check_choice, sanitize, short_repr
@@ -50,33 +51,41 @@ PACKAGES = ("torch", "safetensors", "tokenizers", "huggingface-hub", "numpy", "s
 def save_heads(objectives: dict[str, nn.Module], folder: Path) -> None:
     """Write the weights of the objectives, if they have any, to head.safetensors, as [TASK.]PARAMETER."""
     weights = {
-        ".".join(filter(None, [task, name])): weight.detach().cpu()
+        ".".join(filter(None, [task, name])): weight
         for task, objective in objectives.items()
         for name, weight in objective.state_dict().items()
     }
     if weights:
-        write_file(folder / HEAD_FILE, lambda path: save_file(weights, path))
+        write_file(folder / HEAD_FILE, partial(save_tensors, weights))
 
 
-def load_objective(task: Task, width: int, folder: Path, task_name: str = "") -> Objective:
-    """Return the objective of a task; if it has a head, with the head that the run in `folder` trained."""
+def load_objective(
+    task: Task, width: int, folder: Path, task_name: str = "", other_tasks: Collection[str] = ()
+) -> Objective:
+    """Return the objective of a task; if it has a head, with the head that the run in `folder` trained.
+
+    task_name, other_tasks: the names of all tasks of the run, if there are several.
+    Raises InputError if the file of the head is missing or damaged, or has other weights than this head.
+    """
     objective = OBJECTIVES[task.objective](width, task).eval()
-    for name, parameter in objective.named_parameters():
-        path, saved_name = folder / HEAD_FILE, ".".join(filter(None, [task_name, name]))
-        if not is_file(path):
-            raise InputError(
-                f"{folder} has no {HEAD_FILE}, and {task.objective} needs a trained head: "
-                "name a run of train.py on this task, at the layer that it trained"
-            )
-        with open_safetensors(path) as file:
-            weight = file.get_tensor(saved_name) if saved_name in file.keys() else None
-            shape = None if weight is None else tuple(weight.shape)
-            if weight is None or shape != tuple(parameter.shape):
-                raise InputError(
-                    f"{path} has {saved_name} of shape {shape} instead of {tuple(parameter.shape)}: name a "
-                    "run on this task, at this layer"
-                )
-            parameter.data.copy_(weight)
+    prefix, path = f"{task_name}." if task_name else "", folder / HEAD_FILE
+    parameters = {prefix + name: weight for name, weight in objective.named_parameters()}
+    if not parameters:
+        return objective
+    if not is_file(path):
+        raise InputError(
+            f"{folder} has no {HEAD_FILE}, and {task.objective} needs a trained head: "
+            "name a run of train.py on this task, at the layer that it trained"
+        )
+    file = WeightFiles(path, {})
+    names = [name for name in file.names if name.partition(".")[0] not in other_tasks]
+    weights = dict(file.iter_tensors(names, torch.float32))
+    shapes, expected = ({n: tuple(w.shape) for n, w in named.items()} for named in (weights, parameters))
+    if wrong := [name for name in expected | shapes if expected.get(name) != shapes.get(name)]:
+        form = f"{wrong[0]} of shape {shapes.get(wrong[0])} instead of {expected.get(wrong[0])}"
+        raise InputError(f"{path} has {form}: name a run on this task, at this layer")
+    for name, parameter in parameters.items():
+        parameter.data.copy_(weights[name])
     return objective
 
 
@@ -163,14 +172,18 @@ class FineTunedRun:
 
     def load_objective(self, task_name: str, task: Task, width: int) -> Objective:
         """Return the objective of a task for embeddings of this width, with the head that the run trained."""
-        return load_objective(task, width, self.folder, task_name if len(self.task_settings) > 1 else "")
+        others = {*self.task_settings} - {task_name}
+        return load_objective(task, width, self.folder, task_name if others else "", others)
 
     def find_threshold(self, task_name: str) -> float | None:
         """Return the threshold on the cosine that the run chose for a task on dev; None if there is none."""
         if task_name not in self.task_settings:
             return None
         dev = self.result["dev"]
-        return (dev["tasks"][task_name] if len(self.task_settings) > 1 else dev).get("threshold")
+        threshold = (dev["tasks"][task_name] if len(self.task_settings) > 1 else dev).get("threshold")
+        if threshold is not None and not math.isfinite(threshold):  # every pair would be in class 0
+            raise InputError(f"{self.folder / RESULT_FILE} has no number as the threshold of dev: {REMEDY}")
+        return threshold
 
     def add_trained_parts(
         self,

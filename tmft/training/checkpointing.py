@@ -223,9 +223,14 @@ def check_same_form(state: Any, expected: Any, place: str) -> None:
 
 def check_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Raise ValueError unless each tensor in the state of an optimizer has the shape of its parameter."""
-    check_same_form(state["param_groups"], optimizer.state_dict()["param_groups"], "param_groups")
+    groups = optimizer.state_dict()["param_groups"]
+    check_same_form(state["param_groups"], groups, "param_groups")
+    if [group["params"] for group in state["param_groups"]] != [group["params"] for group in groups]:
+        raise ValueError("its weights have another order")
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for index, entries in state["state"].items():
+        if index not in range(len(parameters)):
+            raise ValueError(f"there is no weight {short_repr(index)}")
         parameter = parameters[index]
         row, column = parameter.shape[:-1] + (1,), parameter.shape[:-2] + (1,) + parameter.shape[-1:]
         shapes = {"step": (), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
