@@ -40,6 +40,14 @@ def test_adafactor_takes_the_steps_of_transformers(scale):
         assert step > 0 and (a - b).abs().max() < 1e-3 * step
 
 
+@pytest.mark.parametrize(("max_norm", "gradient"), [(1.0, [0.6, 0.8]), (10.0, [3.0, 4.0]), (0.0, [3.0, 4.0])])
+def test_gradients_are_clipped_to_the_norm_and_not_at_all_if_it_is_0(max_norm, gradient):
+    weight = nn.Parameter(torch.zeros(2))
+    weight.grad = torch.tensor([3.0, 4.0])
+    MixedPrecision(CPU, "fp32").clip_grad_norm_(torch.optim.SGD([weight]), [weight], max_norm)
+    assert weight.grad.tolist() == pytest.approx(gradient)
+
+
 def losses(**recipe) -> tuple[list[float], nn.Module]:
     model = tiny_model(untrained=True, **WITHOUT_DROPOUT)
     recipe = Recipe(epochs=3, batch_size=2, precision="fp32", **recipe)

@@ -48,7 +48,7 @@ class Recipe:
     lr: learning rate, the highest one if a schedule changes it.
     weight_decay: weight decay of matrices, not of biases and LayerNorm.
     warmup_ratio: fraction of all steps in which the learning rate rises.
-    max_grad_norm: clip the gradients of a step to this L2 norm.
+    max_grad_norm: clip the gradients of a step to this L2 norm; 0: do not clip.
     precision: precision of training, by autocast: the weights stay in float32. auto is bf16 where the device
         supports it, else fp32. The authors train in float32; autocast is ours.
     optimizer: how a step changes the weights.

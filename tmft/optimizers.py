@@ -149,9 +149,10 @@ class MixedPrecision:
     def clip_grad_norm_(
         self, optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], max_norm: float
     ) -> None:
-        """Divide the gradients by the scale, then clip their total L2 norm to max_norm, both in place."""
+        """Divide the gradients by the scale, then clip their total L2 norm to max_norm (not if it is 0)."""
         self.scaler.unscale_(optimizer)  # first, because the norm must be that of the true gradients
-        nn.utils.clip_grad_norm_(parameters, max_norm)
+        if max_norm > 0:
+            nn.utils.clip_grad_norm_(parameters, max_norm)
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
         """Take an optimizer step; return False if it was skipped because an fp16 gradient is infinite."""

@@ -59,6 +59,9 @@ WHOLE = "pair_ID\tsentence_A\tsentence_B\tentailment_label\trelatedness_score\tS
 MRPC = '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t7\t8\tSay "no.\tNo\r\n0\t9\t10\tAn a\tA b\r\n'
 RELATED = 'Index,Text,Score\n0,"Say ""A"", b.\nsay, a",0.75\n1,"A dog\r\nA cat",0.0\n'
 ALL_NLI = 'split\tsentence1\tsentence2\ntrain\tB "x\tA\ndev\tA\tline\u2028end\ntest\tB "x\t \n'
+CLASSES = "split\tdataset\tsentence1\tsentence2\tlabel\n" + "".join(
+    f'{split}\tSNLI\tA "man\tHe {split}\tneutral\n' for split in SPLITS
+)
 SIMCSE = 'sent0,sent1,hard_neg\n"A man, old",He is old.,He is young.\na,"b ""c""\nd",e\n'
 NLI = "sentence1\tsentence2\tlabel\n" + "".join(
     f"{premise}\t{hypothesis}\t{label}\n"
@@ -189,6 +192,12 @@ FORMS = {
         {"test": [('Say "A", b.', "say, a", "0.75"), ("A dog\r", "A cat", "0.0")]},
     ),
     "AllNLI": ("nli", {"n.gz": ALL_NLI}, "n.gz", ['B "x', "A", "line end"]),
+    "AllNLI, classes": (
+        "allnli",
+        {"AllNLI.tsv.gz": CLASSES},
+        "",
+        {split: [('A "man', f"He {split}", "neutral")] for split in SPLITS},
+    ),
     "SimCSE": (
         "nli-triplets",
         {"n.csv": SIMCSE},

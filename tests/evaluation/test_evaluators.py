@@ -193,7 +193,7 @@ def test_each_sentence_is_encoded_once_for_all_layers_and_calls(layers, monkeypa
 
 PAIRS = [(a, b, 5 - n % 6) for n, (a, b) in enumerate((a, b) for a in SENTENCES for b in SENTENCES if a != b)]
 PAIRS.append((SENTENCES[0], SENTENCES[0], 4))  # 0.8 of the range: not above it
-NAMES = ["mean_cosine", "iso_score", "alignment", "uniformity"]
+NAMES = ["mean_cosine", "iso_score", "alignment", "uniformity", "printed_alignment", "printed_uniformity"]
 
 
 @pytest.fixture
@@ -211,7 +211,9 @@ def expected(model: SentenceEncoder) -> dict[str, float]:
     x = torch.from_numpy(model.encode(list(dict.fromkeys(first + second))))
     close = torch.tensor(scores) > 4
     assert 0 < close.sum() < len(scores) / 2
-    measures = mean_cosine(x), iso_score(x), alignment(u[close], v[close]), uniformity(x)
+    u_close, v_close = u[close], v[close]
+    measures = mean_cosine(x), iso_score(x), alignment(u_close, v_close), uniformity(x)
+    measures += -alignment(u_close, v_close, power=1), uniformity(x, power=1)
     return {"spearman": spearman(cosines(u, v), scores)} | dict(zip(NAMES, measures, strict=True))
 
 
@@ -234,6 +236,9 @@ def test_the_command_prints_scores_and_isotropy_of_every_layer(
         result = {name: layers[str(layer)]["pairs"][name] for name in expected_values}
         assert result == pytest.approx(expected_values, rel=1e-5, abs=1e-6)
     printed = capsys.readouterr().out.partition("\npairs\n")[2].splitlines()
-    header = "layer spearman pearson mean cosine iso score alignment uniformity bar: spearman"
+    header = (
+        "layer spearman pearson mean cosine iso score alignment uniformity "
+        "printed alignment printed uniformity bar: spearman"
+    )
     assert printed[0].split() == header.split()
     assert printed[3].split()[:2] == ["2", f"{expected(truncated[2])['spearman']:.4f}"]

@@ -51,5 +51,14 @@ def test_alignment_of_equal_orthogonal_and_opposite_vectors():
     assert alignment(u, u.roll(1, 0)) == pytest.approx(2)
 
 
+def test_measures_of_unsquared_distances_by_hand():
+    """Two unit vectors at a right angle are sqrt(2) apart, opposite ones 2."""
+    u = torch.eye(2)
+    assert alignment(u, torch.stack([u[1], -u[1]]), power=1) == pytest.approx((math.sqrt(2) + 2) / 2)
+    three = torch.tensor([[1.0, 0], [0, 3], [-2, 0]])  # two pairs at a right angle, one opposite
+    mean = (2 * math.exp(-2 * math.sqrt(2)) + math.exp(-4)) / 3
+    assert uniformity(three, power=1) == pytest.approx(math.log(mean), rel=1e-10)
+
+
 def test_undefined_measures_are_nan_and_no_error():
     assert math.isnan(alignment(X[:0], X[:0])) and math.isnan(iso_score(torch.ones(4, 3)))

@@ -471,6 +471,11 @@ RELEASES = {
         finish=join_word_lists,
     ),
     "nli": Release(read=read_nli_sentences, urls=("https://sbert.net/datasets/AllNLI.tsv.gz",)),
+    "allnli": Release(
+        urls=("https://sbert.net/datasets/AllNLI.tsv.gz",),
+        columns=(*PAIR_COLUMNS, "label"),
+        table=ReleaseFile("AllNLI.tsv.gz", ("split", *PAIR_COLUMNS, "label")),
+    ),
     "nli-triplets": Release(
         read=read_triplets,
         urls=(

@@ -119,7 +119,10 @@ EVALUATORS: dict[str, Callable[..., dict[str, Any]]] = {  # Task.task_type -> ev
 CLASSIFIERS = ("classification", "relatedness")  # task types whose evaluator fits a model to train
 
 
-ISOTROPY_METRICS = ("mean_cosine", "iso_score", "alignment", "uniformity")
+ISOTROPY_METRICS = (
+    *("mean_cosine", "iso_score", "alignment", "uniformity"),
+    *("printed_alignment", "printed_uniformity"),  # as printed in Ni et al. 2021: distances are not squared
+)
 
 
 def evaluate_isotropy(encode: EncodeFunction, task: Task, examples: Examples) -> dict[str, Any]:
@@ -132,8 +135,10 @@ def evaluate_isotropy(encode: EncodeFunction, task: Task, examples: Examples) ->
     x = encode(list(dict.fromkeys(examples.sentences)))
     u, v = (encode(column) for column in examples.texts)
     is_similar = labels_to_targets(examples.labels, task) > 0.8
-    values = mean_cosine(x), iso_score(x), alignment(u[is_similar], v[is_similar]), uniformity(x)
-    return dict(zip(ISOTROPY_METRICS, values, strict=True))
+    u, v = u[is_similar], v[is_similar]
+    measures = mean_cosine(x), iso_score(x), alignment(u, v), uniformity(x)
+    printed = -alignment(u, v, power=1), uniformity(x, power=1)
+    return dict(zip(ISOTROPY_METRICS, (*measures, *printed), strict=True))
 
 
 def unlabeled_texts(task: Task, read_split: ReadSplit, split: str) -> list[str]:

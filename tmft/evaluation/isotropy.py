@@ -50,25 +50,30 @@ def iso_score(x: Tensor) -> float:
     return ((num_used - 1) / (D - 1)).item()
 
 
-def alignment(u: Tensor, v: Tensor) -> float:
+def alignment(u: Tensor, v: Tensor, power: float = 2) -> float:
     """Return the mean squared distance between similar sentences, after scaling embeddings to unit length.
 
     u, v: (N, D), the two embeddings of each pair of similar sentences. 0 is best and 4 is worst; NaN if there
-    are no pairs.
-    Source: Wang and Isola 2020, arXiv:2005.10242, equation 8 with alpha = 2.
+    are no pairs. power: of the distance. Ni et al. 2021 (arXiv:2108.08877, equation 3) print the negative of
+    that with power 1, where 0 is best and -2 is worst.
+    Source: Wang and Isola 2020, arXiv:2005.10242, equation 8 with alpha = power.
     """
     u, v = (normalize(embeddings.double(), dim=1) for embeddings in (u, v))
-    return (u - v).square().sum(1).mean().item()
+    return (u - v).square().sum(1).pow(power / 2).mean().item()
 
 
-def uniformity(x: Tensor) -> float:
+def uniformity(x: Tensor, power: float = 2) -> float:
     """Return uniformity, the logarithm of the mean of exp(-2 |u - v|²) over all pairs of different sentences.
 
     u and v are the embeddings of a pair, scaled to unit length. The value is in [-8, 0]; lower is better, and
-    0 means that all embeddings have the same direction. x: (N, D).
+    0 means that all embeddings have the same direction. x: (N, D). power: of the distance; Ni et al. 2021
+    print 1 (equation 4), with values in [-4, 0].
     Source: Wang and Isola 2020, arXiv:2005.10242, equation 9 with t = 2.
     """
     x = normalize(x.double(), dim=1)
     n = len(x)
-    total = sum((4 * (block @ x.T) - 4).exp().sum() for block in x.split(BLOCK_SIZE))  # |u - v|² = 2 - 2 cos
+    total = x.new_zeros(())
+    for block in x.split(BLOCK_SIZE):
+        squared_distances = (2 - 2 * (block @ x.T)).clamp_min(0)
+        total += (-2 * squared_distances.pow(power / 2)).exp().sum()
     return ((total - n) / (n * (n - 1))).log().item()
