@@ -103,12 +103,8 @@ BENCHES = {
     "train": lazy("bench_train", "bench_train"),
     "techniques": lazy("bench_train", "bench_techniques"),
     "engines": lazy("engines", "bench_engines"),
-    "t5": lazy("bench_train", "bench_family", name="t5-base"),
-    "roberta": lazy("bench_train", "bench_family", name="roberta-base"),
     "mpnet": lazy("bench_train", "bench_family", name="all-mpnet-base-v2"),
     "modernbert": lazy("bench_train", "bench_family", name="ModernBERT-base"),
-    "qwen3": lazy("bench_train", "bench_family", name="Qwen3-Embedding-0.6B"),
-    "nomic_bert": lazy("bench_train", "bench_family", name="nomic-embed-text-v1.5"),
 }
 
 

@@ -1,7 +1,6 @@
 """Benchmarks of training: a step compared with other libraries, each technique switched off."""
 
 import json
-import math
 import tempfile
 import time
 from collections.abc import Callable
@@ -27,47 +26,13 @@ from tmft.speed.cuda_graphs import GraphedEmbedder
 from tmft.speed.occurring_words import OccurringWords
 from tmft.training_task import PackedEmbedder, TrainingTask
 
-# Architectures with random weights, to measure speed: name -> (layers kept of 12, sizes, attention heads).
-ELECTRA = {"model_type": "electra", "vocab_size": 30522, "max_position_embeddings": 512}
-SHAPES = {
-    "electra-small": (8, {"embedding_size": 128, "hidden_size": 256, "intermediate_size": 1024}, 4),
-    "electra-base": (3, {"embedding_size": 768, "hidden_size": 768, "intermediate_size": 3072}, 12),
-}
-
 # The sizes of published models, by name: content of config.json.
 WIDTH_768 = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
 BASE_WIDTH = {
-    "t5-base": {
-        "model_type": "t5",
-        "vocab_size": 32128,
-        "d_model": 768,
-        "d_kv": 64,
-        "d_ff": 3072,
-        "num_heads": 12,
-    },
-    "roberta-base": WIDTH_768
-    | {
-        "model_type": "roberta",
-        "vocab_size": 50265,
-        "max_position_embeddings": 514,
-        "type_vocab_size": 1,
-        "pad_token_id": 1,
-    },
     "all-mpnet-base-v2": WIDTH_768
     | {"model_type": "mpnet", "vocab_size": 30527, "max_position_embeddings": 514},
     "ModernBERT-base": WIDTH_768
     | {"model_type": "modernbert", "vocab_size": 50368, "intermediate_size": 1152},
-    "Qwen3-Embedding-0.6B": {  # but with the vocabulary of BERT
-        "model_type": "qwen3",
-        "vocab_size": 30522,
-        "hidden_size": 1024,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "intermediate_size": 3072,
-        "rope_theta": 1000000.0,
-    },
-    "nomic-embed-text-v1.5": WIDTH_768 | {"model_type": "nomic_bert", "vocab_size": 30528},
 }
 
 
@@ -174,24 +139,6 @@ def rate(run: Callable[[], object], count: int, device: str | torch.device = "cp
         return count / (time.perf_counter() - start)
 
     return timed
-
-
-def authors(work: Work, ckpt, layer: int):
-    """The authors' code: all layers, u and v in two padded batches, of which hidden state l is used."""
-    transformers = quiet_transformers()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(ckpt)
-    model = transformers.AutoModel.from_pretrained(ckpt, **no_pooler(ckpt)).to(work.device).train()
-
-    def embed(sentences):
-        batch = tokenizer(sentences, padding=True, truncation=True, return_tensors="pt").to(work.device)
-        hidden = model(**batch, output_hidden_states=True).hidden_states[layer]
-        mask = batch["attention_mask"][:, :, None].float()
-        return (hidden * mask).sum(1) / mask.sum(1)
-
-    def step(first, second, target):
-        return torch.nn.functional.mse_loss(torch.cosine_similarity(embed(first), embed(second)), target)
-
-    return work.loop(step, model.parameters(), fused=None)
 
 
 def truncated(work: Work, ckpt, layer: int, fused=None, bf16=False):
@@ -303,8 +250,6 @@ def truncated_sentence_transformer(ckpt, layer: int, device: str = "cpu"):
 def bench_train(args) -> None:
     work, ckpt, layer = Work.read(args), args.ckpt, args.layer
     peers = {
-        "authors' way, all layers": authors(work, ckpt, layer),
-        "transformers": truncated(work, ckpt, layer),
         "transformers, fused": truncated(work, ckpt, layer, fused=True),
         "transformers, fused, bf16": truncated(work, ckpt, layer, fused=True, bf16=True),
         "sentence-transformers' loss": sentence_transformers_loss(work, ckpt, layer),
@@ -317,14 +262,6 @@ def bench_train(args) -> None:
     else:
         print("SentenceTransformerTrainer is skipped: it needs the packages datasets and accelerate")
     step_table(args, work, ckpt, layer, peers, "all-MiniLM-L6-v2" if args.default_ckpt else ckpt.name)
-
-    for name, (layer, sizes, heads) in SHAPES.items():
-        ckpt = random_checkpoint(ELECTRA | sizes | {"num_attention_heads": heads}, layer, args.ckpt)
-        peers = {
-            "transformers": truncated(work, ckpt, layer),
-            "transformers, fused, bf16": truncated(work, ckpt, layer, fused=True, bf16=True),
-        }
-        step_table(args, work, ckpt, layer, peers, f"architecture of {name}, random weights")
 
 
 def bench_family(args, name: str) -> None:
@@ -367,67 +304,10 @@ def random_checkpoint(config: dict, layer: int, tokenizer_of) -> Path:
 
 
 def step_table(args, work: Work, ckpt, layer: int, peers: dict, title: str) -> None:
-    """Print a table of training steps, and which fraction of the limit of the machine tmft reaches."""
+    """Print a table of training steps."""
     peers |= {f"tmft {precision}": work.tmft(ckpt, layer, precision) for precision in ("fp32", "bf16")}
     print(f"\ntraining step of 32 pairs, {title}, l = {layer}, {len(work.scores)} pairs a round")
-    rates = [machine_rates()]
-    medians = measure(peers, args.rounds, "ms", "tmft fp32", "tmft bf16")
-    rates.append(machine_rates())  # the better of before and after
-    fp32, bf16, memory = (max(pair) for pair in zip(*rates, strict=True))
-    gflop, gigabytes = least_work(work, ckpt, layer)
-    print(f"the machine, now: {fp32:.0f} GFLOP/s in fp32, {bf16:.0f} in bf16, memory {memory:.1f} GB/s")
-    print(f"a step: {gflop:.1f} GFLOP in matrix products, {gigabytes:.3f} GB through AdamW")
-    for precision, rate in (("fp32", fp32), ("bf16", bf16)):
-        floor = 1000 * (gflop / rate + gigabytes / memory)
-        share = floor / medians[f"tmft {precision}"]
-        print(f"{precision}: at least {floor:.1f} ms, so tmft reaches {share:.0%} of the limit")
-
-
-def fastest(run: Callable[[], object], amount: float, seconds: float = 1 / 6) -> float:
-    """Return 1e-9 * amount per second of the fastest call; calls are repeated for so many seconds."""
-    run()
-    best, end = math.inf, time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        start = time.perf_counter()
-        run()
-        best = min(best, time.perf_counter() - start)
-    return amount / best / 1e9
-
-
-def machine_rates() -> tuple[float, float, float]:
-    """Return GFLOP/s of the fastest fp32 and bf16 products of a step's sizes, and GB/s of adding in place."""
-    setting, rates = torch.backends.mkldnn.matmul, {torch.float32: [], torch.bfloat16: []}
-    before = setting.fp32_precision
-    for rows, columns in ((1536, 384), (3072, 768)):
-        for dtype in rates:
-            for library in (before, "bf16"):  # MKL or oneDNN, see tmft/speed/matmul.py
-                x, w = torch.randn(960, columns).to(dtype), torch.randn(rows, columns).to(dtype)
-                setting.fp32_precision = library
-                rates[dtype].append(fastest(lambda x=x, w=w: x @ w.T, 2 * 960 * rows * columns))
-                setting.fp32_precision = before
-    big = torch.zeros(64 * 2**20)
-    memory = fastest(lambda: big.add_(1.0), 2 * big.numel() * 4)
-    return max(rates[torch.float32]), max(rates[torch.bfloat16]), memory
-
-
-def least_work(work: Work, ckpt, layer: int) -> tuple[float, float]:
-    """Return the GFLOP of the products of a step without padding, and the GB that AdamW reads and writes.
-
-    A token takes 6 operations per entry of a matrix, forward and backward. A trained weight takes 28 bytes:
-    weight, gradient and two averages are read, and all but the gradient are written. Attention and everything
-    else is not counted.
-    """
-    model = SentenceEncoder.from_pretrained(ckpt, layer)
-    tokens = sum(map(len, model.tokenize(work.texts[0] + work.texts[1]))) / (len(work.scores) / work.size)
-    words = len({number for sentence in model.tokenize(work.all_texts) for number in sentence})
-    table = model.encoder.embeddings.word.weight
-    trained = sum(weight.numel() for weight in model.parameters()) - (len(table) - words) * table.shape[1]
-    return 6 * tokens * matrix_entries(model) / 1e9, 28 * trained / 1e9
-
-
-def matrix_entries(model) -> int:
-    """Return the number of entries of all matrices with which the hidden state of a token is multiplied."""
-    return sum(part.weight.numel() for part in model.modules() if isinstance(part, torch.nn.Linear))
+    measure(peers, args.rounds, "ms", "tmft fp32", "tmft bf16")
 
 
 def library_attention(self, hidden, mask):
@@ -468,7 +348,6 @@ def bench_techniques(args) -> None:
         "words that occur (all words)": patch("tmft.optimizers.OccurringWords", every_word),
         "cheap dropout (torch's)": patch("tmft.speed.operators.Dropout.forward", torch.nn.Dropout.forward),
         "oneDNN (MKL)": patch("tmft.speed.matmul.onednn_is_exact", lambda: False),
-        "clipping gradients (no clipping)": patch("torch.nn.utils.clip_grad_norm_", lambda *_: None),
     }
     for precision in ("fp32", "bf16"):
         print(f"\ntraining step of 32 pairs, l = {args.layer}, {precision}; one technique at a time is off")

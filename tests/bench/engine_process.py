@@ -45,15 +45,13 @@ def export(source: str, folder: Path, lines: list[str], **options) -> None:
 
 
 def export_sentence_transformers(source: str, folder: Path, lines: list[str], backend: str) -> None:
-    """Export with sentence-transformers, in float32 and by its function for 8 bits."""
+    """Export with sentence-transformers, in float32, and for OpenVINO also by its function for 8 bits."""
     import sentence_transformers as st
 
-    model = st.SentenceTransformer(
-        source, device="cpu", backend=backend, model_kwargs={"export": True} | session_settings(backend)
-    )
+    model_kwargs = {"export": True} | ({"ov_config": openvino_settings()} if backend == "openvino" else {})
+    model = st.SentenceTransformer(source, device="cpu", backend=backend, model_kwargs=model_kwargs)
     model.save_pretrained(str(folder))
     if backend == "onnx":
-        st.export_dynamic_quantized_onnx_model(model, "avx512_vnni", str(folder))
         return
     from optimum.intel import OVQuantizationConfig
 
@@ -135,39 +133,10 @@ def open_tmft(folder: Path, precision: str) -> Encode:
     return model.encode
 
 
-def open_compact(folder: Path) -> Encode:
-    sys.path.append(str(folder))
-    from encode import Encoder
-
-    return Encoder(folder).encode
-
-
-def session_settings(backend: str) -> dict:
-    """Return the keyword arguments by which sentence-transformers opens a backend with THREADS threads."""
-    if backend == "openvino":
-        return {"ov_config": openvino_settings()}
-    if backend == "onnx":
-        return {"provider": "CPUExecutionProvider", "session_options": onnx_options()}
-    return {}
-
-
-def open_sentence_transformers(folder: Path, compiler: str = "", **model_kwargs: str) -> Encode:
-    """Open a model in sentence-transformers; compiler: the backend of torch.compile, '' for none."""
+def open_sentence_transformers(folder: Path, **model_kwargs: str) -> Encode:
     from sentence_transformers import SentenceTransformer
 
-    suffix = Path(model_kwargs.get("file_name", "")).suffix
-    backend = {".onnx": "onnx", ".xml": "openvino"}.get(suffix, "torch")
-    kwargs = model_kwargs | session_settings(backend)
-    model = SentenceTransformer(str(folder), device="cpu", backend=backend, model_kwargs=kwargs)
-    if compiler:
-        import torch
-
-        if compiler == "zentorch":
-            import zentorch  # noqa: F401  (it registers its backend)
-        torch._inductor.config.freezing = True
-        bert = model[0].auto_model
-        bert.forward = torch.compile(bert.forward, dynamic=True, backend=compiler)
-    return model.encode
+    return SentenceTransformer(str(folder), device="cpu", model_kwargs=model_kwargs).encode
 
 
 def onnx_options():
@@ -287,12 +256,6 @@ def open_llama(folder: Path, file_name: str) -> Encode:
     return lambda sentences: np.array(model.embed(sentences, normalize=True))
 
 
-def open_ggmbed(folder: Path, file_name: str) -> Encode:
-    from ggmbed import Embedder
-
-    return Embedder(str(folder / file_name), num_threads=THREADS, pooling_mode="mean").encode
-
-
 def open_model2vec(folder: Path) -> Encode:
     from model2vec import StaticModel
 
@@ -301,14 +264,12 @@ def open_model2vec(folder: Path) -> Encode:
 
 ENGINES = {
     "tmft": open_tmft,
-    "compact": open_compact,
     "sentence-transformers": open_sentence_transformers,
     "onnx": open_onnx,
     "openvino": open_openvino,
     "ctranslate2": open_ctranslate2,
     "fastembed": open_fastembed,
     "llama.cpp": open_llama,
-    "ggmbed": open_ggmbed,
     "model2vec": open_model2vec,
 }
 

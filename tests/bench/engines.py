@@ -44,18 +44,15 @@ REQUIREMENTS = (ROOT / "requirements.txt").read_text("utf-8").split()
 # Name of an environment -> what pip installs there. An engine has nothing else than it needs to embed.
 ENVIRONMENTS = {
     "tmft":                            REQUIREMENTS,
-    "compact":                         ["numpy", "tokenizers"],
     "onnxruntime":                     ["onnxruntime", "tokenizers"],
     "openvino":                        ["openvino", "tokenizers"],
     "ctranslate2":                     ["ctranslate2", "tokenizers"],
     "fastembed":                       ["fastembed"],
     "llama.cpp":                       ["llama-cpp-python"],
-    "ggmbed":                          ["ggmbed"],
     "model2vec":                       ["model2vec"],
     "sentence-transformers":           [TORCH, "sentence-transformers"],
     "sentence-transformers-onnx":      [TORCH, "sentence-transformers[onnx]"],
     "sentence-transformers-openvino":  [TORCH, "sentence-transformers[openvino]", "datasets"],
-    "zentorch":                        [TORCH, "zentorch==2.13.0.2", "sentence-transformers"],
     "converters":                      [*REQUIREMENTS, "onnx", "onnxscript", "onnxruntime"],
     "other-converters":                [TORCH, "transformers", "ctranslate2",
                                         "model2vec[distill,quantization]", "gguf", "sentencepiece",
@@ -69,14 +66,10 @@ ST, ST_ONNX, ST_OPENVINO = (f"sentence-transformers{end}" for end in ("", "-onnx
 MODELS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "onnx":             ("converters", "export", MINILM, {"format": "onnx"}),
     "onnx-int8":        ("converters", "export", MINILM, {"format": "onnx", "dtype": "int8"}),
-    "compact-int8":     ("converters", "export", MINILM, {"format": "compact", "dtype": "int8"}),
-    "tiny-int4":        ("converters", "export", TINY, {"format": "compact", "dtype": "int4"}),
     ST_ONNX:            (ST_ONNX, ST, MINILM, {"backend": "onnx"}),
     ST_OPENVINO:        (ST_OPENVINO, ST, MINILM, {"backend": "openvino"}),
     "fused":            ("converters", "fuse", ST_ONNX, {}),
-    "ctranslate2":      ("other-converters", "ctranslate2", MINILM, {"quantization": "float32"}),
     "ctranslate2-int8": ("other-converters", "ctranslate2", MINILM, {"quantization": "int8"}),
-    "gguf-f32":         ("other-converters", "gguf", MINILM, {"dtype": "f32"}),
     "gguf-q8_0":        ("other-converters", "gguf", MINILM, {"dtype": "q8_0"}),
     "static":           ("other-converters", "static", MINILM, {}),
 }
@@ -93,36 +86,22 @@ class Engine(NamedTuple):
 
 
 ONNX, ONNX_INT8 = ({"file_name": name} for name in ("model.onnx", "model_qint8_avx512_vnni.onnx"))
-XML, XML_INT8 = ({"file_name": f"openvino_model{end}.xml"} for end in ("", "_qint8_quantized"))
-F32, Q8 = ({"file_name": name} for name in ("f32.gguf", "q8_0.gguf"))
+XML_INT8, Q8 = ({"file_name": name} for name in ("openvino_model_qint8_quantized.xml", "q8_0.gguf"))
 ENGINES = [Engine(*row) for row in (
     ("sentence-transformers, fp32 (default)",  ST, ST, MINILM, {}),
     ("sentence-transformers, bf16 weights",    ST, ST, MINILM, {"dtype": "bfloat16"}),
-    ("sentence-transformers, torch.compile",   ST, ST, MINILM, {"compiler": "inductor"}),
-    ("sentence-transformers, zentorch",        "zentorch", ST, MINILM, {"compiler": "zentorch"}),
-    ("sentence-transformers, ONNX",            ST_ONNX, ST, ST_ONNX, ONNX),
-    ("sentence-transformers, ONNX, int8",      ST_ONNX, ST, ST_ONNX, ONNX_INT8),
-    ("sentence-transformers, OpenVINO",        ST_OPENVINO, ST, ST_OPENVINO, XML),
-    ("sentence-transformers, OpenVINO, int8",  ST_OPENVINO, ST, ST_OPENVINO, XML_INT8),
-    ("ONNX Runtime, fused",                    "onnxruntime", "onnx", "fused", {"file_name": "fused.onnx"}),
     ("ONNX Runtime, fused, int8",              "onnxruntime", "onnx", "fused", {"file_name": "int8.onnx"}),
     ("OpenVINO, int8 by nncf's defaults",      "openvino", "openvino", ST_OPENVINO, XML_INT8),
-    ("CTranslate2, fp32",                      "ctranslate2", "ctranslate2", "ctranslate2", {}),
     ("CTranslate2, int8",                      "ctranslate2", "ctranslate2", "ctranslate2-int8", {}),
-    ("llama.cpp, f32",                         "llama.cpp", "llama.cpp", "gguf-f32", F32),
     ("llama.cpp, q8_0",                        "llama.cpp", "llama.cpp", "gguf-q8_0", Q8),
-    ("ggmbed, q8_0",                           "ggmbed", "ggmbed", "gguf-q8_0", Q8),
     ("fastembed",                              "fastembed", "fastembed", "onnx", ONNX),
     ("tmft, exported to ONNX",                 "onnxruntime", "onnx", "onnx", ONNX),
     ("tmft, exported to ONNX, int8",           "onnxruntime", "onnx", "onnx-int8", ONNX_INT8),
-    ("tmft, compact, int8",                    "compact", "compact", "compact-int8", {}),
     ("tmft, fp32",                             "tmft", "tmft", MINILM, {"precision": "fp32"}),
     ("tmft, bf16",                             "tmft", "tmft", MINILM, {"precision": "bf16"}),
     ("tmft, int8",                             "tmft", "tmft", MINILM, {"precision": "int8"}),
     ("another model: model2vec",               "model2vec", "model2vec", "static", {}),
-    ("another model: tiny, tmft, fp32",        "tmft", "tmft", TINY, {"precision": "fp32"}),
     ("another model: tiny, tmft, int8",        "tmft", "tmft", TINY, {"precision": "int8"}),
-    ("another model: tiny, compact, int4",     "compact", "compact", "tiny-int4", {}),
 )]
 # fmt: on
 

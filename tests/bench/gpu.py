@@ -59,7 +59,7 @@ PARTS = {
     "graph": Part("gpu_right", 90, "steps as CUDA graphs, compared with usual ones; repeated runs"),
     "step": Part("gpu_speed", 90, "a training step, compared with other libraries; larger batches"),
     "recipe": Part("gpu_speed", 60, "the recipe of the paper: its seconds and its memory"),
-    "encode": Part("gpu_speed", 60, "encoding, by stages and compared with other libraries"),
+    "encode": Part("gpu_speed", 60, "encoding, compared with other libraries"),
     "processes": Part("gpu_right", 90, "one process of torchrun with nccl, and two that share the GPU"),
 }
 DEFAULT_PARTS = [name for name in PARTS if name != "processes"]

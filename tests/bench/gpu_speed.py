@@ -12,17 +12,13 @@ from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import patch
 
 import numpy as np
 import torch
 from bench import measure, minilm_folder
 from bench_train import (
-    ELECTRA,
-    SHAPES,
+    WIDTH_768,
     Work,
-    least_work,
-    matrix_entries,
     quiet_transformers,
     random_checkpoint,
     rate,
@@ -36,7 +32,6 @@ from tmft.datasets.task_lookup import get_task
 from tmft.errors import describe_error
 from tmft.io.formatting import markdown_table
 from tmft.loop import fit
-from tmft.packing import TokenizedCorpus, length_bucketed_batches
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.runs.train_run import assemble_training
 from tmft.sentence_encoder import SentenceEncoder
@@ -45,6 +40,7 @@ from tmft.training.multitask import make_training_tasks
 TOKENIZER = Path(__file__).resolve().parent.parent.parent / "data/twins/mlm"
 MINILM = {"model_type": "bert", "vocab_size": 30522, "hidden_size": 384, "num_hidden_layers": 6}
 MINILM |= {"num_attention_heads": 12, "intermediate_size": 1536}
+ELECTRA = WIDTH_768 | {"model_type": "electra", "vocab_size": 30522, "embedding_size": 768}
 TINY = {"hidden_size": 32, "embedding_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
 PRECISIONS = {"bf16": True, "fp32": False}
 # What a step of 32 pairs took before, to compare with.
@@ -66,9 +62,7 @@ def minilm(small: bool) -> Path:
 @cache
 def electra(small: bool, layers: int) -> Path:
     """Return the folder of an ELECTRA-base with random weights."""
-    _, sizes, heads = SHAPES["electra-base"]
-    shape = ELECTRA | sizes | {"num_attention_heads": heads}
-    return random_checkpoint(shape | TINY if small else shape, layers, TOKENIZER)
+    return random_checkpoint(ELECTRA | TINY if small else ELECTRA, layers, TOKENIZER)
 
 
 def read_pairs(data: Path, count: int) -> Examples:
@@ -93,33 +87,6 @@ def in_turns(peers: dict[str, Callable[[], float]], unit: str, seconds: float, r
     }
 
 
-def seconds_per_call(run: Callable[[], object], device: torch.device, min_seconds: float = 0.2) -> float:
-    """Return the mean seconds of a call; calls are repeated for min_seconds, after a few uncounted ones."""
-    for _ in range(3):
-        run()
-    wait(device)
-    count, start = 0, time.perf_counter()
-    while count < 3 or time.perf_counter() - start < min_seconds:
-        for _ in range(1 if device.type == "cpu" else 10):
-            run()
-            count += 1
-        wait(device)
-    return (time.perf_counter() - start) / count
-
-
-@cache
-def peak_rates(bench) -> dict:
-    """Measure the peak: TFLOP/s of products of large matrices, TB/s of adding to a long vector in place."""
-    side, rates = 128 if bench.small else 8192, {}
-    for name, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
-        x, y = (torch.randn(side, side, device=bench.device).to(dtype) for _ in range(2))
-        seconds = min(seconds_per_call(lambda x=x, y=y: x @ y, bench.device) for _ in range(3))
-        rates[name] = 2 * side**3 / seconds / 1e12
-    long = torch.zeros(side * side * 4, device=bench.device)
-    seconds = min(seconds_per_call(lambda: long.add_(1.0), bench.device) for _ in range(3))
-    return rates | {"memory": 8 * long.numel() / seconds / 1e12, "side": side}
-
-
 def installed(package: str) -> str:
     """Return the version of a package, '' if it is not installed. find_spec would also find a mere folder."""
     try:
@@ -128,19 +95,26 @@ def installed(package: str) -> str:
         return ""
 
 
-def describe_peak(rates: dict) -> str:
-    """Return a sentence about the measured peak."""
-    return (
-        f"The measured peak of the GPU: {rates['bf16']:.3g} TFLOP/s in bf16, {rates['fp32']:.3g} in fp32 "
-        f"(products of {rates['side']} x {rates['side']}, no TF32), {rates['memory']:.3g} TB/s of addition."
-    )
-
-
-def format_number(value: float | None, digits: int = 3) -> str:
-    """Format a number with its significant digits, without an exponent; None becomes ''."""
+def format_number(value: float | None) -> str:
+    """Format a number with three significant digits, without an exponent; None becomes ''."""
     if value is None:
         return ""
-    return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def peer_rows(peers: dict, keys: tuple[str, ...], slower: Callable[[float, float], float]) -> list[list[str]]:
+    """Return the rows of a table: of each peer the median, its range, other numbers, and the ratio to tmft.
+
+    slower: how many times as slow a value of a peer is as one of tmft, which has the same precision.
+    """
+    rows = []
+    for name, row in peers.items():
+        tmft = peers[f"tmft {next(precision for precision in PRECISIONS if precision in name)}"]
+        between = f"{format_number(row['min'])} to {format_number(row['max'])}"
+        more = [format_number(row[key]) for key in keys]
+        ratio = slower(row["median"], tmft["median"])
+        rows.append([name, format_number(row["median"]), between, *more, f"{ratio:.2f}"])
+    return rows
 
 
 def free_memory() -> None:
@@ -188,7 +162,7 @@ def step(bench) -> dict:
     }
     # pairs -> steps of a round
     sizes = {4: 1, 8: 1} if bench.small else {32: 40, 128: 20, 512: 10}
-    result: dict = {"peak": peak_rates(bench), "steps": {}, "sizes": {}, "skipped": []}
+    result: dict = {"steps": {}, "sizes": {}, "skipped": []}
     for name, (ckpt, layer) in models.items():
         size, steps = next(iter(sizes.items()))
         work = Work.read(SimpleNamespace(data=bench.data, steps=steps), size, bench.device.type)
@@ -197,10 +171,9 @@ def step(bench) -> dict:
         result["sizes"][name] = {}
         for size, steps in sizes.items():
             work = Work.read(SimpleNamespace(data=bench.data, steps=steps), size, bench.device.type)
-            gflop, gigabytes = least_work(work, ckpt, layer)
             run = {f"tmft bf16, {size} pairs": lambda w=work, c=ckpt, n=layer: w.tmft(c, n, "bf16")}
             [timing] = time_and_memory(run, [], bench.device, 3.0, steps).values()
-            result["sizes"][name][size] = timing | {"gflop": gflop, "gigabytes": gigabytes}
+            result["sizes"][name][size] = timing
     return result
 
 
@@ -236,57 +209,20 @@ def time_and_memory(
     return {name: timing | {"MiB": peaks.get(name)} for name, timing in timings.items()}
 
 
-def precision_of_peer(name: str) -> str:
-    """Return the precision in the name of a peer."""
-    return next(precision for precision in PRECISIONS if precision in name)
-
-
 def step_tables(result: dict) -> list[tuple[str, str]]:
     """Return titles and tables of the result of step."""
-    rates, tables = result["peak"], [(" ".join([describe_peak(result["peak"]), *result["skipped"]]), "")]
+    tables = [(" ".join(result["skipped"]), "")] if result["skipped"] else []
     for name, rows in result["steps"].items():
         sizes = result["sizes"][name]
-        pairs, work = next(iter(sizes.items()))
-        lines = [["", "ms", "min to max", "MiB", "tmft is x times as fast", "fraction of the peak"]]
-        for peer, row in rows.items():
-            precision = precision_of_peer(peer)
-            ratio = row["median"] / rows[f"tmft {precision}"]["median"]
-            share = work["gflop"] / row["median"] / rates[precision]  # GFLOP per ms is TFLOP per second
-            between = f"{format_number(row['min'])} to {format_number(row['max'])}"
-            cells = [
-                format_number(row["median"]),
-                between,
-                format_number(row["MiB"]),
-                f"{ratio:.2f}",
-                f"{share:.1%}",
-            ]
-            lines.append([peer, *cells])
-        title = f"**A training step of {pairs} pairs, {name}.** {SEEN.get(name, '')}"
-        title += "tmft and the peak have the same precision; "
-        tables.append(
-            (f"{title}of the peak only the products of the real tokens are counted:", markdown_table(lines))
-        )
-        lines = [["pairs", "ms", "pairs/s", "GFLOP", "TFLOP/s", "fraction of the peak", "with AdamW", "MiB"]]
+        lines = [["", "ms", "min to max", "MiB", "tmft is x times as fast"]]
+        lines += peer_rows(rows, ("MiB",), lambda peer, tmft: peer / tmft)
+        title = f"**A training step of {next(iter(sizes))} pairs, {name}.** {SEEN.get(name, '')}"
+        tables.append((f"{title}tmft has the same precision:", markdown_table(lines)))
+        lines = [["pairs", "ms", "pairs/s", "MiB"]]
         for size, row in sizes.items():
-            rate = row["gflop"] / row["median"]
-            min_ms = row["gflop"] / rates["bf16"] + row["gigabytes"] / rates["memory"]
-            shares = f"{rate / rates['bf16']:.1%}", f"{min_ms / row['median']:.1%}"
-            speed = format_number(row["median"]), format_number(1000 * int(size) / row["median"])
-            lines.append(
-                [
-                    str(size),
-                    *speed,
-                    format_number(row["gflop"]),
-                    format_number(rate),
-                    *shares,
-                    format_number(row["MiB"]),
-                ]
-            )
-        title = (
-            f"**A step of tmft in bf16, {name}, with more pairs.** With AdamW: the minimal time of the "
-            "products and of "
-        )
-        tables.append((f"{title}28 bytes per trained weight, divided by the time:", markdown_table(lines)))
+            numbers = row["median"], 1000 * int(size) / row["median"], row["MiB"]
+            lines.append([str(size), *map(format_number, numbers)])
+        tables.append((f"**A step of tmft in bf16, {name}, with more pairs:**", markdown_table(lines)))
     return tables
 
 
@@ -341,33 +277,26 @@ def recipe_tables(result: dict) -> list[tuple[str, str]]:
 
 
 def encode(bench) -> dict:
-    """Encode with MiniLM: a sample, also with sentence-transformers and in batches of other sizes; more."""
-    count, sample_size = (200, 100) if bench.small else (200_000, 20_000)
+    """Encode sentences with MiniLM, also with sentence-transformers in batches of two sizes."""
+    count = 100 if bench.small else 20_000
     texts = random_sentences(bench.data, count)
-    sample, device, ckpt = texts[:sample_size], bench.device, minilm(bench.small)
-    models = {name: SentenceEncoder.from_pretrained(ckpt).to(device) for name in PRECISIONS}
-    models["bf16"].bfloat16()
+    device, ckpt = bench.device, minilm(bench.small)
     makers, skipped = {}, []
     for name in PRECISIONS:
         for size in (32, 512):
-            timed = partial(sentence_transformers_encode, ckpt, name, size, sample, device)
+            timed = partial(sentence_transformers_encode, ckpt, name, size, texts, device)
             makers[f"sentence-transformers {name}, batch {size}"] = timed
-        makers[f"tmft {name}"] = lambda n=name: rate(partial(models[n].encode, sample), sample_size, device)
+        makers[f"tmft {name}"] = partial(tmft_encode, ckpt, name, texts, device)
     peers, _ = make_peers(makers, skipped, device)
-    result = {"sample": in_turns(peers, "sentences/s", 20.0, 1 if bench.small else 3), "skipped": skipped}
+    timings = in_turns(peers, "sentences/s", 20.0, 1 if bench.small else 3)
+    return {"sentences/s": timings, "skipped": skipped, "count": count}
 
-    ids = models["fp32"].tokenize_to_corpus(sample)
-    result["batches"] = {}
-    for tokens in (256,) if bench.small else (4096, 8192, 16384, 32768, 65536):
-        result["batches"][tokens] = {
-            name: rate(partial(encode_in_batches, model, ids, tokens), sample_size, device)()
-            for name, model in models.items()
-        }
-    free_memory()
-    result["million"] = {name: time_stages(model, texts, device) for name, model in models.items()}
-    tokens_per_sentence = result["million"]["fp32"]["tokens"] / count
-    gflop = 2 * matrix_entries(models["fp32"]) * tokens_per_sentence / 1e9
-    return result | {"count": count, "sample_size": sample_size, "peak": peak_rates(bench), "gflop": gflop}
+
+def tmft_encode(ckpt: Path, precision: str, texts: list[str], device) -> Callable[[], float]:
+    """Return a round of encoding with tmft."""
+    dtype = "bfloat16" if precision == "bf16" else "float32"
+    model = SentenceEncoder.from_pretrained(ckpt, dtype=dtype).to(device)
+    return rate(partial(model.encode, texts), len(texts), device)
 
 
 def sentence_transformers_encode(ckpt: Path, precision: str, size: int, sample: list[str], device):
@@ -391,71 +320,9 @@ def random_sentences(data: Path, count: int) -> list[str]:
     return [f"{sentence} {index}" for index, sentence in enumerate(sentences)]
 
 
-@torch.inference_mode()
-def encode_in_batches(model: SentenceEncoder, ids: TokenizedCorpus, tokens_per_batch: int) -> None:
-    """Embed token ids as encode does, with another number of tokens in a batch."""
-
-    def batches(lengths, _, packed_length, max_scores):
-        return length_bucketed_batches(lengths, tokens_per_batch, packed_length, max_scores)
-
-    with patch("tmft.packing.length_bucketed_batches", batches):
-        model.embed_token_ids(ids)
-
-
-def time_stages(model: SentenceEncoder, texts: list[str], device: torch.device) -> dict:
-    """Return the seconds of encoding, and of each stage by itself: tokenize, pack, compute."""
-    start = time.perf_counter()
-    model.encode(texts)
-    encode_seconds = time.perf_counter() - start
-    start = time.perf_counter()
-    ids = model.tokenize_to_corpus(texts)
-    tokenize_seconds = time.perf_counter() - start
-    start = time.perf_counter()
-    batches = [packed for _, packed in model.packed_batches(ids)]  # on the device
-    wait(device)
-    pack_seconds, tokens = time.perf_counter() - start, len(ids.tokens)
-    start = time.perf_counter()
-    with torch.inference_mode():
-        for packed in batches:
-            model(packed)
-        wait(device)
-    compute_seconds = time.perf_counter() - start
-    seconds = {
-        "encode": encode_seconds,
-        "tokenize": tokenize_seconds,
-        "pack": pack_seconds,
-        "compute": compute_seconds,
-    }
-    return seconds | {"tokens": tokens}
-
-
 def encode_tables(result: dict) -> list[tuple[str, str]]:
-    """Return titles and tables of the result of encode."""
-    rows = result["sample"]
+    """Return title and table of the result of encode."""
     lines = [["", "sentences/s", "min to max", "tmft is x times as fast"]]
-    for name, row in rows.items():
-        ratio = rows[f"tmft {precision_of_peer(name)}"]["median"] / row["median"]
-        between = f"{format_number(row['min'])} to {format_number(row['max'])}"
-        lines.append([name, format_number(row["median"]), between, f"{ratio:.2f}"])
-    notes = " ".join([describe_peak(result["peak"]), *result["skipped"]])
-    tables = [(f"**Encoding {result['sample_size']:,} sentences, MiniLM.** {notes}", markdown_table(lines))]
-    lines = [["tokens in a batch", *(f"{name}, sentences/s" for name in PRECISIONS)]]
-    lines += [
-        [str(n), *(format_number(row[name]) for name in PRECISIONS)] for n, row in result["batches"].items()
-    ]
-    tables.append(("From token ids, by the size of a batch:", markdown_table(lines)))
-    lines = [["", "s", "sentences/s", "tokenize, s", "pack", "compute", "fraction of the peak in compute"]]
-    for name, row in result["million"].items():
-        share = result["gflop"] * result["count"] / row["compute"] / 1000 / result["peak"][name]
-        stages = [format_number(row[key]) for key in ("tokenize", "pack", "compute")]
-        lines.append(
-            [
-                f"tmft {name}",
-                format_number(row["encode"]),
-                format_number(result["count"] / row["encode"]),
-                *stages,
-                f"{share:.1%}",
-            ]
-        )
-    title = f"{result['count']:,} sentences, once, and each stage of it by itself:"
-    return [*tables, (title, markdown_table(lines))]
+    lines += peer_rows(result["sentences/s"], (), lambda peer, tmft: tmft / peer)
+    title = " ".join([f"**Encoding {result['count']:,} sentences, MiniLM.**", *result["skipped"]])
+    return [(title, markdown_table(lines))]

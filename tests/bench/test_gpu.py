@@ -42,7 +42,7 @@ def test_every_part_is_measured_and_nothing_is_wrong(done):
     assert {"tmft bf16, no graphs", "tmft fp32, no graphs"} <= timings.keys()
     assert list(results["step"]["sizes"]["ELECTRA-base, l = 9"]) == ["4", "8"]
     assert all(row["seconds"] > 0 for row in results["recipe"]["rows"].values())
-    assert results["encode"]["million"]["fp32"]["encode"] > 0
+    assert min(timing["median"] for timing in results["encode"]["sentences/s"].values()) > 0
 
 
 def test_the_tables_are_markdown_and_made_from_the_json_alone(done, out):
