@@ -90,10 +90,8 @@ MODELS = {
     "bert": lambda: tiny_model(model_type="bert"),
     "electra": lambda: tiny_model(embedding_size=24),
     "electra with narrow embeddings": tiny_model,
-    "electra, no layer": lambda: cut(tiny_model()),
     "roberta": lambda: tiny_model(model_type="roberta"),
     "mpnet": lambda: tiny_model(**MPNET),
-    "mpnet, no layer": lambda: cut(tiny_model(**MPNET)),
     "first token": lambda: with_(tiny_model(model_type="bert"), pooling="cls"),
     "relu": lambda: tiny_model(model_type="bert", hidden_act="relu"),
     "no layer": lambda: cut(tiny_model(model_type="bert")),
@@ -119,11 +117,6 @@ def with_modules(*modules):
     model = tiny_model(model_type="bert")
     model.head_modules.extend(modules)
     return model
-
-
-def huge(dense):
-    dense.bias.data.fill_(1e6)
-    return dense
 
 
 def with_prompts(model):
@@ -164,18 +157,11 @@ def test_the_biases_of_every_distance_are_those_of_tmft_and_are_not_rounded_to_f
 
 def test_the_model_that_ships_keeps_its_embeddings_and_needs_two_megabytes(tmp_path):
     model = SentenceEncoder.from_pretrained(ROOT / "data/tiny")
-    lines, sentences = (
-        (ROOT / f"data/sample/{split}.tsv").read_text(encoding="utf-8").splitlines()
-        for split in ("train", "test")
-    )
-    before, cosines = torch.tensor(model.encode(sentences)), []
-    for name in ["plain"]:
-        export(model, tmp_path / name, "compact", "int4")
-        after = torch.tensor(Encoder(tmp_path / name).encode(sentences))
-        cosines.append(torch.cosine_similarity(before, after).mean())
-        files = [path for path in (tmp_path / name).rglob("*") if path.is_file()]
-        assert sum(path.stat().st_size for path in files) < 2.1e6
-    assert cosines[0] > 0.975
+    sentences = (ROOT / "data/sample/test.tsv").read_text(encoding="utf-8").splitlines()
+    folder = exported(model, tmp_path / "compact")
+    after = torch.tensor(Encoder(folder).encode(sentences))
+    assert torch.cosine_similarity(torch.tensor(model.encode(sentences)), after).mean() > 0.975
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 2.1e6
 
 
 def test_the_folder_runs_without_torch_and_without_tmft(tmp_path):
@@ -205,6 +191,12 @@ def test_the_command_prints_bytes_and_cosines(tmp_path, capsys):
 # ------------------------------------------------------------------------------------------------- refusals
 
 
+def with_huge_bias():
+    model = with_modules(Dense(24, 8))
+    model.head_modules[0].bias.data.fill_(1e6)
+    return model
+
+
 def truncating_on_the_left():
     model = tiny_model(model_type="bert")
     model.tokenizer.truncation_side = "left"
@@ -216,9 +208,8 @@ REFUSED = {
     "mix": (lambda: with_(tiny_model(model_type="bert"), layers=(1, 2)), "mixes several layers"),
     "norm": (lambda: with_modules(LayerNorm(24)), "has other modules than Dense and Normalize"),
     "causal": (lambda: tiny_model(model_type="bert", is_decoder=True), "the model is causal"),
-    "causal, as a BERT": (lambda: tiny_model(model_type="roberta", is_decoder=True), "the model is causal"),
     "template": (lambda: with_(tiny_model(model_type="bert"), prompt="[X] is"), "prompts that are no prefix"),
-    "weight": (lambda: with_modules(huge(Dense(24, 8))), "has weights beyond 65504"),
+    "weight": (with_huge_bias, "has weights beyond 65504"),
     "deberta": (lambda: tiny_model(model_type="deberta-v2"), "cannot be stored as BERT"),
     "prompt": (
         lambda: with_(tiny_model(model_type="bert"), include_prompt=False),
@@ -320,19 +311,13 @@ DAMAGED = {
     "another layout": weights(lambda w: None, compact_layout="2"),
     "no scales": weights(lambda w: w.pop(f"{QUERY}.scales")),
     "scales of another shape": weights(lambda w: w.update({f"{QUERY}.scales": torch.ones(3, 1).half()})),
-    "scales of another type": weights(lambda w: w.update({f"{QUERY}.scales": w[f"{QUERY}.scales"].float()})),
-    "no matrix": weights(lambda w: w.pop(f"{QUERY}.int4")),
     "no bias": weights(lambda w: w.pop(BIAS)),
     "NaN in a weight": weights(scaled(NORM, torch.nan)),
-    "NaN in scales": weights(scaled(f"{QUERY}.scales", torch.nan)),
     "infinite scales of words": weights(scaled(f"{WORDS}.scales", torch.inf)),
     "a weight of one number": weights(lambda w: w.update({NORM: w[NORM][:1].clone()})),
-    "a bias of one number": weights(lambda w: w.update({BIAS: w[BIAS][:1].clone()})),
-    "a float32 weight": weights(lambda w: w.update({NORM: w[NORM].float()})),
     "an unknown tensor": weights(lambda w: w.update({"encoder.layer.9.output.dense.bias": w[BIAS].clone()})),
     "a tensor twice": weights(lambda w: w.update({QUERY: torch.ones(24, 24).half()})),
     "fewer layers than weights": edit(CONFIG, num_hidden_layers=3),
-    "more layers than weights": edit(CONFIG, num_hidden_layers=5),
     "a billion layers": edit(CONFIG, num_hidden_layers=10**9),
     "layers of true": edit(CONFIG, num_hidden_layers=True),
     "tensors that overlap": overlap,
@@ -343,66 +328,36 @@ DAMAGED = {
     "bytes after the end": replaced(
         "model.safetensors", lambda path, _, content: path.write_bytes(content + b"x")
     ),
-    "empty": replaced("model.safetensors", lambda path, *_: path.write_bytes(b"")),
-    "no weights": replaced("model.safetensors", lambda *_: None),
     "no tokenizer": replaced("tokenizer.json", lambda *_: None),
-    "no limit": replaced(LIMITS, lambda *_: None),
     "not UTF-8": replaced(
         CONFIG, lambda path, _, content: path.write_bytes(content[:-3] + b', "a": "\xff"}')
     ),
-    "no JSON": replaced(CONFIG, lambda path, *_: path.write_text("{")),
-    "a list": replaced(CONFIG, lambda path, *_: path.write_text("[]")),
     "a causal model": edit(CONFIG, is_decoder=True),
-    "a flag that is no flag": edit(CONFIG, is_decoder=1),
     "another family": edit(CONFIG, model_type="deberta-v2"),
     "an activation of modules": edit(CONFIG, hidden_act="Tanh"),
     "relative positions": edit(CONFIG, position_embedding_type="relative_key"),
     "fewer words": edit(CONFIG, vocab_size=50),
     "heads that do not fit": edit(CONFIG, num_attention_heads=5),
-    "no heads": edit(CONFIG, num_attention_heads=0),
-    "a width of true": edit(CONFIG, hidden_size=True),
-    "an epsilon of text": edit(CONFIG, layer_norm_eps="1e-12"),
     "a missing size": edit(CONFIG, intermediate_size=MISSING),
     "an unknown module": modules(lambda m: [*m, {"type": "sentence_transformers.models.LSTM", "path": "9"}]),
-    "a module of another package": modules(lambda m: [*m[:2], m[2] | {"type": "other.Dense"}, m[3]]),
-    "a Pooling of another package": modules(lambda m: [m[0], m[1] | {"type": "other.Pooling"}, *m[2:]]),
     "no Pooling": modules(lambda m: [m[0], *m[2:]]),
     "Normalize before the Pooling": modules(lambda m: [m[0], m[3], m[1], m[2]]),
-    "no module": modules(lambda m: []),
-    "the first module elsewhere": modules(lambda m: [m[0] | {"path": "0"}, *m[1:]]),
     "two poolings": edit(POOLING, pooling_mode_cls_token=True),
-    "no pooling": edit(POOLING, pooling_mode_mean_tokens=False),
-    "a mode of 2": edit(POOLING, pooling_mode_max_tokens=2),
-    "a mode of 1": edit(POOLING, pooling_mode_cls_token=1),
     "an unknown mode": edit(POOLING, pooling_mode_attention=True),
     "no prompt in the mean": edit(POOLING, include_prompt=False),
-    "a prompt flag that is no flag": edit(POOLING, include_prompt=1),
-    "narrow embeddings of true": edit(CONFIG, embedding_size=True),
     "an unknown key of the Pooling": edit(POOLING, temperature=2),
-    "a Pooling of another width": edit(POOLING, word_embedding_dimension=23),
     "a Dense of another width": edit(DENSE, in_features=23),
-    "a Dense with more outputs": edit(DENSE, out_features=9),
     "a Dense without its bias": edit(DENSE, bias=False),
-    "a bias that is no flag": edit(DENSE, bias=1),
-    "an activation of layers": edit(DENSE, activation_function="gelu"),
     "an activation of another package": edit(DENSE, activation_function="other.Tanh"),
-    "NaN in a Dense": weights(scaled("linear.bias", torch.nan), "2_Dense/model.safetensors"),
     "a negative truncate_dim": edit(SETTINGS, truncate_dim=-5),
-    "a truncate_dim of 0": edit(SETTINGS, truncate_dim=0),
-    "a truncate_dim of true": edit(SETTINGS, truncate_dim=True),
-    "a truncate_dim of text": edit(SETTINGS, truncate_dim="5"),
     "null prompts": edit(SETTINGS, prompts=None),
-    "a prompt of null": edit(SETTINGS, prompts={"query": None, "document": ""}),
     "a prompt that does not exist": edit(SETTINGS, default_prompt_name="other"),
     "too long texts": edit(LIMITS, max_seq_length=41),
-    "no length": edit(LIMITS, max_seq_length=0),
     "lower case": edit(LIMITS, do_lower_case=True),
-    "a folder in place of a file": replaced(LIMITS, lambda path, *_: path.mkdir()),
 }
 # What a page that asks a server for files cannot have.
 DAMAGED_FILES = {
     "a link out of the folder": replaced("model.safetensors", link_outside),
-    "settings out of the folder": replaced(LIMITS, link_outside),
     "a Pooling out of the folder": out_of_the_folder,
     "a FIFO": replaced("model.safetensors", lambda path, *_: os.mkfifo(path)),
 }
@@ -423,9 +378,7 @@ def test_a_damaged_folder_is_one_line(damage, compact_folder, tmp_path):
     assert "\n" not in str(error.value) and str(folder) in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "damage", ["no scales", "cut short", "no weights", "NaN in a weight", "an unknown tensor"]
-)
+@pytest.mark.parametrize("damage", ["no scales", "cut short", "NaN in a weight", "an unknown tensor"])
 def test_tmft_and_the_command_refuse_a_damaged_folder_too(damage, compact_folder, tmp_path):
     folder = Path(shutil.copytree(compact_folder, tmp_path / "compact"))
     DAMAGED[damage](folder)
@@ -448,9 +401,7 @@ def test_a_folder_in_the_cache_of_the_hub_is_read_through_its_links(compact_fold
     assert np.array_equal(Encoder(snapshot).encode(LONG), Encoder(compact_folder).encode(LONG))
 
 
-@pytest.mark.parametrize(
-    "sentences", ["one string", [1], [None], ["a", b"b"], {"a": "b"}, {"a"}, iter(["a"])]
-)
+@pytest.mark.parametrize("sentences", ["one string", [None], ["a", b"b"], {"a"}, iter(["a"])])
 def test_a_text_that_is_no_string_is_refused(sentences, tmp_path):
     encoder = Encoder(exported(tiny_model(model_type="bert"), tmp_path / "compact"))
     with pytest.raises(ValueError, match="give a list of strings"):
