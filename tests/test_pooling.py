@@ -75,7 +75,7 @@ def test_an_unknown_pooling_is_an_error_that_suggests_the_nearest(name, nearest)
         parse_pooling(name)
     assert str(error.value) == (
         f"pooling {name!r}: choose one of mean, cls, max, mean_sqrt_len_tokens, weightedmean, lasttoken, "
-        f"decoder, or several as in max+mean; did you mean {nearest}?"
+        f"pooler, decoder, or several as in max+mean; did you mean {nearest}?"
     )
 
 

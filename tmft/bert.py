@@ -31,6 +31,7 @@ class BertConfig(EncoderConfig):
     """The configuration of a BERT, an ELECTRA or a RoBERTa."""
 
     is_decoder: bool = False  # True: a token attends only to itself and the tokens before it
+    components: tuple[str, ...] = ()  # ("pooler",): load the pooler as well, see models/pooler.py
 
     @property
     def predicts_next_token(self) -> bool:

@@ -29,7 +29,7 @@ class Pooling:
     """An entry of the registry POOLINGS.
 
     pool: the function, with the parameters and the result described at the top of this file. It is None if
-    the pooling has weights of its own: it is then a method of the encoder, see pooling_functions.
+    the pooling has weights of its own: it is then a part of the encoder, see pooling_functions.
     sentence_transformers_key: the key of this pooling in the 1_Pooling/config.json of sentence-transformers;
     None if sentence-transformers does not have this pooling.
     num_vectors: the number of vectors of D dimensions that pool concatenates, such as 2 for a pooling that
@@ -123,6 +123,7 @@ POOLINGS = {  # names as in the newer versions of sentence-transformers
     "mean_sqrt_len_tokens": Pooling(mean_sqrt_len_pooling, "pooling_mode_mean_sqrt_len_tokens"),
     "weightedmean":         Pooling(weighted_mean_pooling, "pooling_mode_weightedmean_tokens"),
     "lasttoken":            Pooling(last_token_pooling, "pooling_mode_lasttoken"),
+    "pooler":               Pooling(None),  # tanh(W h + b) of the first token: models/pooler.py
     "decoder":              Pooling(None),  # T5's first output: decoder_pooling in models/t5_decoder.py
 }
 # fmt: on
@@ -159,7 +160,8 @@ def check_pooling_excludes(name: str) -> None:
 def required_components(name: str) -> list[str]:
     """Return the components of a checkpoint, besides the encoder, that a pooling needs.
 
-    The result is ["decoder"] for the pooling "decoder" of T5, and [] for most names, such as "max+mean".
+    The result is ["decoder"] for the pooling "decoder" of T5, ["pooler"] for "pooler", and [] for most names,
+    such as "max+mean".
     Raises InputError if a part of the name is not in POOLINGS.
     """
     entries = zip(name.split("+"), parse_pooling(name), strict=True)
@@ -169,7 +171,7 @@ def required_components(name: str) -> list[str]:
 def pooling_functions(name: str, encoder: nn.Module) -> list[PoolingFunction]:
     """Return the pooling functions that a name such as "max+mean" stands for, in this order.
 
-    A pooling with weights of its own is a method of the encoder: "decoder" is encoder.decoder_pooling.
+    A pooling with weights of its own is a part of the encoder: "decoder" is encoder.decoder_pooling.
     Raises InputError if a part of the name is not in POOLINGS, or if the encoder was loaded without the
     component that the pooling needs.
     """

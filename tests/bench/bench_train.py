@@ -234,7 +234,7 @@ def quiet_transformers():
 def no_pooler(ckpt) -> dict:
     """Return the argument that creates a model without its pooler, which is not used, if it has one."""
     config = json.loads((Path(ckpt) / "config.json").read_text())
-    return {"add_pooling_layer": False} if FAMILIES[config["model_type"]].has_pooler else {}
+    return {"add_pooling_layer": False} if "pooler" in FAMILIES[config["model_type"]].components else {}
 
 
 def truncated_sentence_transformer(ckpt, layer: int, device: str = "cpu"):

@@ -36,7 +36,7 @@ from tmft.loss import CosineMSE
 from tmft.models.families import config_from_dict, random_encoder
 from tmft.optimizers import OPTIMIZERS, MixedPrecision, parameter_groups
 from tmft.packing import pack
-from tmft.pooling import POOLINGS
+from tmft.pooling import POOLINGS, required_components
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.pretraining_loop import PretrainingRecipe, pretrain
 from tmft.pretraining.token_heads import MaskedLM, ReplacedTokenDetection
@@ -148,7 +148,7 @@ def right(bench) -> dict:
         check_model(checks, f"MiniLM, {layer} layers", model, pairs, device)
 
     for name in POOLINGS:
-        model = make_model(T5 if name == "decoder" else ELECTRA, name)
+        model = make_model({"decoder": T5, "pooler": FAMILIES["BERT"]}.get(name, ELECTRA), name)
         checks.add(f"embeddings, pooling {name}", 1e-4, lambda m=model: embedding_error(m, pairs, device))
     weighted = make_model(ELECTRA)
     weighted.set_token_weights("idf", pairs.sentences)
@@ -215,7 +215,7 @@ def right_tables(result: dict) -> list[tuple[str, str]]:
 def make_model(shape: dict, pooling: str = "mean") -> SentenceEncoder:
     """Return a model with the same random weights in each call, and with the tokenizer of a twin."""
     torch.manual_seed(0)
-    config = config_from_dict(shape, ["decoder"] if pooling == "decoder" else [])
+    config = config_from_dict(shape, required_components(pooling))
     return SentenceEncoder(random_encoder(config), load_tokenizer(TWINS / "mlm"), pooling).eval()
 
 

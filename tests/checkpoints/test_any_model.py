@@ -17,7 +17,7 @@ from tmft.embedding.modules import ACTIVATIONS, Dense, LayerNorm, Normalize
 from tmft.embedding.prompts import NO_PROMPTS
 from tmft.embedding.similarity import SIMILARITIES
 from tmft.embedding.token_weights import UNWEIGHTED_POOLINGS, TokenWeights
-from tmft.pooling import POOLINGS
+from tmft.pooling import POOLINGS, required_components
 from tmft.sentence_encoder import SentenceEncoder
 
 DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": "c2p"}
@@ -32,7 +32,7 @@ PREFIXES = ["", "a dog ", "two men ", "the cat: "]
 TEMPLATES = ["so [X] is", "[X.]", "it means [M]: [X]"]  # sentence-transformers has no such prompts
 PROMPT_NAMES = ["query", "document", "passage", "sts"]
 TEXTS = ["a man", "the cat eats.", "a man plays the guitar", "two dogs in a park", "Is it not?"]
-ENCODER_POOLINGS = [name for name in POOLINGS if name != "decoder"]
+ENCODER_POOLINGS = [name for name in POOLINGS if not required_components(name)]
 ZEROS = "a sentence whose words all have weight 0"  # none of TEXTS and SENTENCES is one
 ENCODE_METHODS = ("encode", "encode_query", "encode_document")
 

@@ -78,14 +78,14 @@ def weight_bytes(module: nn.Module) -> int:
 def transformers_class(encoder: BaseEncoder) -> str:
     """Return the name of the transformers class that opens a saved encoder; '' if there is none."""
     family = FAMILIES[encoder.config.model_type]
-    if len(encoder.layers) < family.min_layers or encoder.config.components:
+    if len(encoder.layers) < family.min_layers or "decoder" in encoder.config.components:
         return ""
     return family.transformers_class
 
 
 def has_pooler(encoder: BaseEncoder) -> bool:
-    """Return whether the transformers class of an encoder creates a pooler, which saved files have not."""
-    return FAMILIES[encoder.config.model_type].has_pooler
+    """Return whether the transformers class of an encoder creates a pooler that the saved files have not."""
+    return "pooler" in FAMILIES[encoder.config.model_type].components and not encoder.config.components
 
 
 def compatibility_note(encoder: BaseEncoder) -> str:

@@ -143,7 +143,7 @@ TOKEN_WEIGHTS: dict[str, WeightFunction] = {
 }
 NEEDS_TEXT = ("idf",)  # schemes that are estimated from texts
 POSITIONAL = ("no-prompt",)  # schemes that exclude the tokens of the prompt by their position
-UNWEIGHTED_POOLINGS = ("cls", "max", "lasttoken", "decoder")  # poolings that ignore token weights
+UNWEIGHTED_POOLINGS = ("cls", "max", "lasttoken", "pooler", "decoder")  # poolings that ignore token weights
 
 
 def special_ids(tokenizer: Tokenizer) -> set[int]:

@@ -9,9 +9,11 @@ from typing import Any
 
 from torch import nn
 
+import tmft.models.pooler as pooler
 from tmft.bert import BertConfig, BertEncoder
 from tmft.encoder import EncoderConfig
 from tmft.models.family import Family
+from tmft.models.pooler import with_pooler
 
 # fmt: off
 # Module in the checkpoint -> module of our encoder; {n} is the number of the layer, from 0. Loading reads
@@ -86,7 +88,7 @@ DISTILBERT_MLM = {
     "vocab_projector.bias":                       "bias",
 }
 # Field of a configuration -> its key in config.json, for those with another name there; None: it has none.
-BERT_KEYS = {"embedding_size": None}  # it always equals hidden_size
+BERT_KEYS = {"embedding_size": None, "components": None}  # embedding_size always equals hidden_size
 DISTILBERT_KEYS = {
     "embedding_size":                               None,
     "type_vocab_size":                              None,
@@ -152,15 +154,16 @@ def position_keys(config: EncoderConfig) -> dict[str, Any]:
 
 ROBERTA = Family(
     config=RobertaConfig,
-    encoder=BertEncoder,
+    encoder=with_pooler(BertEncoder),
     keys=BERT_KEYS,
     supported=BERT_SUPPORTED,
     extra_keys=position_keys,
-    weight_names=BERT_WEIGHT_NAMES,
+    weight_names=BERT_WEIGHT_NAMES | pooler.WEIGHT_NAMES,
     prefixes=("roberta.",),  # also of XLM-RoBERTa and CamemBERT
     ignored_heads=ROBERTA_HEADS,
     transformers_class="RobertaModel",
-    has_pooler=True,
+    class_with_components="RobertaModel",
+    components=("pooler",),
     mlm_head_layouts=(ROBERTA_MLM,),
     mlm_class="RobertaForMaskedLM",
     mlm_activation="gelu",  # whatever hidden_act says, as in transformers
@@ -170,22 +173,24 @@ ROBERTA = Family(
 FAMILIES: dict[str, Family[Any]] = {
     "bert": Family(
         config=BertConfig,
-        encoder=BertEncoder,
+        encoder=with_pooler(BertEncoder),
         keys=BERT_KEYS,
         supported=BERT_SUPPORTED,
         extra_keys=position_keys,
-        weight_names=BERT_WEIGHT_NAMES,
+        weight_names=BERT_WEIGHT_NAMES | pooler.WEIGHT_NAMES,
         prefixes=("bert.",),
         ignored_heads=("cls.predictions", "cls.seq_relationship", "pooler", "classifier", "qa_outputs"),
         transformers_class="BertModel",
+        class_with_components="BertModel",
+        components=("pooler",),
         has_numpy_encoder=True,
-        has_pooler=True,
         mlm_head_layouts=(BERT_MLM,),
         mlm_class="BertForMaskedLM",
     ),
     "electra": Family(
         config=ElectraConfig,
         encoder=BertEncoder,
+        keys={"components": None},
         supported=BERT_SUPPORTED,
         extra_keys=position_keys,
         weight_names=ELECTRA_WEIGHT_NAMES,
@@ -209,12 +214,14 @@ FAMILIES: dict[str, Family[Any]] = {
     "xlm-roberta": replace(
         ROBERTA,
         transformers_class="XLMRobertaModel",
+        class_with_components="XLMRobertaModel",
         mlm_class="XLMRobertaForMaskedLM",
         tokenizer="xlm-roberta",
     ),
     "camembert": replace(
         ROBERTA,
         transformers_class="CamembertModel",
+        class_with_components="CamembertModel",
         mlm_class="CamembertForMaskedLM",
         tokenizer="camembert",
     ),

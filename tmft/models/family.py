@@ -36,7 +36,6 @@ class Family(Generic[Config]):
     # The transformers class that opens a saved encoder without a head; '' if there is none.
     transformers_class: str
     class_with_components: str = ""  # the one that opens it with its components, see below
-    has_pooler: bool = False  # whether transformers_class creates a pooler, which a sentence encoder lacks
     min_layers: int = 0  # transformers_class cannot run an encoder with fewer layers
     # The transformers class that opens an encoder with a head for masked language modeling; '' if there is
     # none. A layout maps the name of a weight in the checkpoint to the weight of the head. Checkpoints come
@@ -66,7 +65,8 @@ class Family(Generic[Config]):
     # Configuration -> keys that transformers needs in addition to those of the table.
     extra_keys: Callable[[Config], dict[str, Any]] = lambda config: {}
     # Details of the architecture and the tokenizer.
-    components: tuple[str, ...] = ()  # what can be loaded besides the encoder, such as a decoder
+    # What can be loaded besides the encoder, because the pooling of that name needs it: a decoder, a pooler.
+    components: tuple[str, ...] = ()
     tokenizer: str = "bert"  # its entry in TOKENIZER_KINDS, tmft/checkpoints/tokenizer_kinds.py
     # Whether transformers uses its tokenizer.json as it is, whatever class tokenizer_config.json names.
     keeps_tokenizer_json: bool = False

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+import tmft.models.pooler as pooler
 from tmft.bert import BertEncoder
 from tmft.encoder import EncoderConfig, block_diagonal_mask, init_weights
 from tmft.errors import InputError
 from tmft.models.bert_families import ROBERTA_HEADS, ROBERTA_MLM
 from tmft.models.family import Family
+from tmft.models.pooler import with_pooler
 from tmft.models.t5 import relative_bias_matrix
 
 NUM_BUCKETS, MAX_DISTANCE = 32, 128  # buckets of distances: fixed in transformers, whatever config.json says
@@ -30,6 +32,7 @@ class MpnetConfig(EncoderConfig):
     type_vocab_size: int = 0
     pad_token_id: int = 1
     relative_attention_num_buckets: int = NUM_BUCKETS  # rows of the table of biases; the first 32 are used
+    components: tuple[str, ...] = ()  # as in BertConfig
 
     @property
     def position_offset(self) -> int:
@@ -92,13 +95,15 @@ WEIGHT_NAMES = {
 FAMILIES = {
     "mpnet": Family(
         config=MpnetConfig,
-        encoder=MpnetEncoder,
-        keys={"embedding_size": None, "type_vocab_size": None},  # fields without a key in config.json
-        weight_names=WEIGHT_NAMES,
+        encoder=with_pooler(MpnetEncoder),
+        # fields without a key in config.json
+        keys={"embedding_size": None, "type_vocab_size": None, "components": None},
+        weight_names=WEIGHT_NAMES | pooler.WEIGHT_NAMES,
         prefixes=("mpnet.",),
         ignored_heads=ROBERTA_HEADS,
         transformers_class="MPNetModel",
-        has_pooler=True,
+        class_with_components="MPNetModel",
+        components=("pooler",),
         mlm_head_layouts=(ROBERTA_MLM,),
         mlm_class="MPNetForMaskedLM",
         mlm_activation="gelu",  # whatever hidden_act says, as in transformers

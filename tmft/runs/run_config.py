@@ -106,8 +106,9 @@ class FineTuningConfig:
     keep_layers: keep the layers with these indices, counted from 0, such as 0,2,5; not with `layer` or
         `init_from`; None: the first layers, see `layer`.
     pooling: how the vectors of the tokens become one: an entry of POOLINGS, or several, concatenated:
-        max+mean. decoder is the first output of a T5 decoder; None: the pooling saved with the model, else
-        mean (lasttoken for a causal language model).
+        max+mean. pooler is tanh(W h + b) of the first token with BERT's own weights, decoder the first output
+        of a T5 decoder; None: the pooling saved with the model, else mean (lasttoken for a causal language
+        model).
     token_weights: how tokens are weighted in the mean: an entry of TOKEN_WEIGHTS. no-special: 0 for [CLS] and
         [SEP]; no-prompt: 0 for the words of the prompt; no-mask: 0 for [MASK]; content-words: 0 for
         punctuation, subwords, frequent words and special tokens other than [MASK]; idf: inverse document
