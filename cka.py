@@ -22,8 +22,7 @@ from pathlib import Path
 import tmft.cli  # noqa: F401  first: from now on Ctrl-C is one line
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.cka import linear_cka  # noqa: F401  for those who call cka.linear_cka(x, y)
-from tmft.cli.field_options import add_field_option
-from tmft.cli.options import add_device_option, add_dtype_option
+from tmft.cli.options import add_device_option, add_dtype_option, add_field_option
 from tmft.cli.parser import CommandLineParser, default_command, program_name, run_command
 from tmft.data import PACKAGE_DATA, SPLITS
 from tmft.datasets.task_lookup import read_available_split

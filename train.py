@@ -38,10 +38,9 @@ from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
-from tmft.cli.config_file import expand_config
-from tmft.cli.field_options import fields_from_args
+from tmft.cli.options import fields_from_args
 from tmft.cli.parser import CommandLineParser, default_command, run_command
-from tmft.cli.train_options import add_train_options, check_train_options, objective_args
+from tmft.cli.train_options import add_train_options, check_train_options, expand_config, objective_args
 from tmft.datasets.task_lookup import get_task, read_all_splits, with_available_eval_data
 from tmft.device import choose_device
 from tmft.io.distributed import Processes, init_distributed

@@ -25,7 +25,7 @@ from tmft.cli import search_command as search
 from tmft.cli import serve_command as serve
 from tmft.cli import student_command as student
 from tmft.cli.entry_points import COMMANDS as COMMAND_NAMES
-from tmft.cli.field_options import fields_from_args
+from tmft.cli.options import fields_from_args
 from tmft.cli.train_options import objective_args
 from tmft.data import Examples, read_examples
 from tmft.datasets.task_lookup import expand_groups, get_task

@@ -14,7 +14,7 @@ from processes import run_forked
 
 import train
 from tmft import InputError, SentenceEncoder, fine_tune, training_task
-from tmft.cli.config_file import read_options
+from tmft.cli.train_options import read_options
 from tmft.data import DATA_FOLDER
 from tmft.loss import CosineBCE, CosineMSE
 from tmft.metrics import cosines, spearman

@@ -9,7 +9,7 @@ import pytest
 import evaluate
 import train
 from tmft import InputError
-from tmft.cli.field_options import field_texts
+from tmft.cli.options import field_texts
 from tmft.cli.train_options import FINE_TUNING, GROUPS, PRETRAINING, objective_fields
 from tmft.loss import CosineMSE
 from tmft.losses.objectives import OBJECTIVES

@@ -15,7 +15,7 @@ import pytest
 from conftest import ROOT
 
 from tmft.cli import export_command as export
-from tmft.cli.field_options import fields_from_args
+from tmft.cli.options import fields_from_args
 from tmft.cli.parser import CommandLineParser, default_command, run_command
 from tmft.errors import InputError
 

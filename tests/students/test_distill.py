@@ -125,7 +125,7 @@ def weights(folder: Path) -> int:
 
 def test_a_narrow_student_begins_near_its_teacher_and_learns(teacher, lines, tmp_path):
     torch.manual_seed(0)
-    start = narrow_student(teacher, lines, layers=2, hidden_size=64, vocab_size=1000, max_length=40)
+    start = narrow_student(teacher, lines, num_layers=2, hidden_size=64, vocab_size=1000, max_length=40)
     config = start.encoder.config
     assert (config.hidden_size, config.num_hidden_layers, config.vocab_size) == (64, 2, 1000)
     assert start.dimensions == teacher.dimensions and start.max_length == 40

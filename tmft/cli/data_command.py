@@ -23,7 +23,6 @@ from tmft.datasets.own_data import (
     convert_tables,
     parse_columns,
     parse_fractions,
-    require_columns,
 )
 from tmft.datasets.releases import RELEASES
 from tmft.errors import InputError, check_range, sanitize
@@ -40,8 +39,8 @@ Convert tables of your own (CSV, TSV, JSONL, Parquet) to the TSV files of a task
     python -m tmft data convert train=a.parquet test=b.parquet --columns text=review,label=stars --out mine
 
 The report says what was found: the number of examples, the range of the scores, the classes, and notes about
-empty texts, duplicates, and texts of a split that are in another one. Without --out, that is all. Without
---columns, a message names the columns of the table. Parquet needs the package pyarrow.
+empty texts, duplicates, and texts of a split that are in another one. Without --out, that is all. If a
+column of --columns is missing, a message names those of the table. Parquet needs the package pyarrow.
 """
 
 SENTENCES_DOC = """
@@ -70,8 +69,6 @@ def main(argv: list[str] | None = None) -> None:
 def convert(args: Namespace) -> None:
     """Convert the tables of the user, and print the report."""
     check_range("seed", args.seed, 0, 2**63 - 1)
-    if args.columns is None:
-        require_columns(args.files[0], args.encoding)
     columns = parse_columns(args.columns)
     fractions = args.split and parse_fractions(args.split)
     report = convert_tables(args.files, columns, args.out, fractions, args.seed, args.encoding, args.decimal)
@@ -117,7 +114,8 @@ def parse_convert_args(argv: list[str]) -> Namespace:
                    ".parquet, also .csv.gz; a name with the word train, dev, validation or test is that "
                    "split, and train=FILE says it of any file")
     forms = "; ".join(",".join(form) for form in COLUMN_LISTS)
-    p.add_argument("--columns", metavar="NAME=COLUMN,...", help="which column of the table becomes which "
+    p.add_argument("--columns", metavar="NAME=COLUMN,...", required=True, help="which column of the "
+                   "table becomes which "
                    f"one of the TSV file; a name alone stands for itself. One of: {forms}")
     p.add_argument("--out", type=Path, metavar="FOLDER", help="folder to write train.tsv, dev.tsv and "
                    "test.tsv to, which must not be there; default: only the report")

@@ -1,7 +1,9 @@
 """The program `tmft NAME`, and `python -m tmft NAME` in a checkout: find the command NAME and run it."""
 
 import ast
+import os
 import platform
+import re
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -10,8 +12,9 @@ from pathlib import Path
 from tmft import __doc__ as tmft_docstring
 from tmft import __version__
 from tmft.cli.parser import run_command
-from tmft.errors import InputError, did_you_mean
+from tmft.errors import InputError, did_you_mean, short_repr
 from tmft.io.packages import missing_packages
+from tmft.io.paths import PACKAGE_DATA
 
 SCRIPTS = ("train", "evaluate", "cka")  # in the root of a checkout; in an installation in tmft.commands
 COMMANDS = (*SCRIPTS, *"encode search predict serve export student report grid data".split())
@@ -40,13 +43,37 @@ def dispatch() -> None:
         raise InputError(f"unknown command {name!r}{hint}")
     sys.argv[0] = f"tmft {name}"
     if name == "encode" and len(argv) == 1 and not argv[0].startswith("-"):
-        from tmft.cli.encode_text import print_embedding  # numpy takes a moment, and --help needs none
-
         print_embedding(argv[0])
         return
     if missing := missing_packages("this command"):
         raise InputError(missing)
     import_module(module_name(name)).main(argv)
+
+
+def print_embedding(text: str) -> None:
+    """Print the embedding of a text by data/tiny as a list in JSON, on one line.
+
+    It is that of `SentenceEncoder.from_pretrained("tiny")`, which needs torch, and a second to import it.
+    """
+    if not text.strip():
+        raise InputError("the text is empty: give a sentence")
+    if os.path.exists(text):
+        raise InputError(
+            f"{short_repr(text)} is a file or folder, and no text: give MODEL FILE --out FILE.npy; see --help"
+        )
+    is_model = os.path.isfile(os.path.join(PACKAGE_DATA, text, "config.json"))
+    # such as a.txt, owner/name or a-model-v2
+    if is_model or re.fullmatch(r"\S*\w[./\\]\w\S*|\w+(-[\w.]+){2,}", text):
+        kind = "the name of a model" if is_model else "the name of a file or model, but no such file is here"
+        print(
+            f"note: this is the embedding of the text {short_repr(text)}, which looks like {kind}; "
+            "for the lines of a file: tmft encode MODEL FILE --out FILE.npy",
+            file=sys.stderr,
+        )
+    from tmft.export.numpy_encoder import Encoder  # numpy takes a moment, and --help needs none
+
+    [embedding] = Encoder(PACKAGE_DATA / "tiny").encode([text])
+    print(f"[{', '.join(map(str, embedding))}]")
 
 
 def module_name(command: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from tmft.cli.parser import CommandLineParser
-from tmft.errors import SEED_RANGE, check_range, renamed_parameters
+from tmft.errors import SEED_RANGE, check_range
 from tmft.io.atomic import check_output_folder, replacing_files
 from tmft.pretraining.corpus import read_nonempty_lines
 from tmft.sentence_encoder import SentenceEncoder
@@ -27,10 +27,9 @@ def main(argv: list[str] | None = None) -> None:
     check_range("seed", args.seed, *SEED_RANGE)
     teacher, lines = SentenceEncoder.from_pretrained(args.teacher), list(read_nonempty_lines(args.text))
     torch.manual_seed(args.seed)
-    with renamed_parameters(layers="num_layers"):
-        student = narrow_student(
-            teacher, lines, args.num_layers, args.hidden_size, args.vocab_size, args.max_length
-        )
+    student = narrow_student(
+        teacher, lines, args.num_layers, args.hidden_size, args.vocab_size, args.max_length
+    )
     student.source = args.teacher
     with replacing_files(args.folder) as new:
         student.save_pretrained(new)

@@ -1,23 +1,27 @@
 """The options of train.py: the fields of the dataclasses that configure a run, and the command's own options.
 
-A field is declared in its dataclass alone, with its help (field_options.py); here is the group in which
---help shows it. Hyperparameters of an objective, also of one that is added to OBJECTIVES, need no line here.
+A field is declared in its dataclass alone, with its help (options.py); here is the group in which --help
+shows it. Hyperparameters of an objective, also of one that is added to OBJECTIVES, need no line here.
 """
 
+import tomllib
 from argparse import SUPPRESS, Namespace, _ArgumentGroup
 from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tmft.cli.field_options import add_field_option
-from tmft.cli.options import add_data_folder_options, add_device_option
+from tmft.cli.options import add_data_folder_options, add_device_option, add_field_option
 from tmft.cli.parser import CommandLineParser
 from tmft.datasets.task_lookup import find_objective
-from tmft.errors import MAX_SEEDS, InputError, check_range
+from tmft.errors import MAX_SEEDS, InputError, check_range, short_repr
+from tmft.io.files import check_regular_file, reading
 from tmft.losses.objectives import OBJECTIVES
 from tmft.metrics import METRICS
 from tmft.pretraining.pretraining_loop import PretrainingRecipe
+from tmft.reports.run_commands import OPTION_NAME, option_words, run_options
 from tmft.runs.pretrain import PRETRAINING_TASKS
+from tmft.runs.result_json import RESULT_FILE, read_result
 from tmft.runs.run_config import (
     FROM_SCRATCH_DEFAULTS,
     FineTuningConfig,
@@ -25,6 +29,7 @@ from tmft.runs.run_config import (
     PretrainingConfig,
     parse_keep_layers,
 )
+from tmft.runs.run_folder import Digests
 from tmft.tasks import TASKS
 
 FINE_TUNING = (FineTuningConfig, FineTuningRecipe)
@@ -60,6 +65,7 @@ SYNTAX: dict[str, dict[str, Any]] = {
     "rescale_to_labels": {"other_flags": ["--rescale-scores"]},
     "save_fp16": {"default": False},
 }
+NOT_IN_A_FILE = {"config", "help", "help_all"}  # options of the command line alone
 # The tasks whose objective learns from a teacher; the first one is the default if there is a --teacher.
 TEACHER_TASKS = [name for name, task in TASKS.items() if find_objective(task).needs_teacher]
 # Name of a task -> what --help adds in brackets, where the name alone does not say what is trained.
@@ -221,3 +227,65 @@ def add_output_options(p: CommandLineParser) -> None:
                        "FILE: the result.json of a run, which is repeated, or the folder that has it; or a "
                        "TOML file with lines such as lr = 3e-4; options on the command line take precedence")
 # fmt: on
+
+
+# ---------------------------------------------------------------------------------------- --config
+
+
+def expand_config(parser: CommandLineParser, argv: list[str]) -> tuple[list[str], Digests]:
+    """Return argv with the options of FILE in place of --config FILE, before all others.
+
+    The digests are those of the data and weights of the run whose result.json FILE is; {} for a TOML file.
+    Of an option that is given twice the last value counts, so options on the command line take precedence.
+    Options of the file that exclude one of those are left out.
+    """
+    typed = vars(parser.parse_args(argv))
+    if "config" not in typed:
+        return argv, {}
+    path = typed["config"]
+    options, digests = read_options(path)
+    for pair in parser.exclusive:
+        for name, other in (pair, pair[::-1]):
+            if typed[name] is not None:
+                options.pop(other, None)
+    words = [word for name, value in options.items() for word in option_words(name, value)]
+    try:
+        parser.parse_args(words)
+    except InputError as error:
+        raise InputError(f"{path}: {error.as_cli_message()}") from None
+    pairs = pairwise(["", *argv])  # each word, and the one before it
+    words += [word for before, word in pairs if "--config" not in (before, word, word.partition("=")[0])]
+    return words, digests
+
+
+def read_options(path: Path) -> tuple[dict[str, object], Digests]:
+    """Return the options in a TOML file, or those that repeat a run, by name; and the digests of the run."""
+    digests: Digests = {}
+    if path.is_dir():  # the folder of a run
+        path = path / RESULT_FILE
+    if path.name == RESULT_FILE:
+        run = read_result(path.parent)
+        arguments, settings = run["arguments"], run["settings"]
+        if "output_dir" not in arguments:
+            raise InputError(f"{path} is not from a run of train.py: write its options to a TOML file")
+        layer = str(settings["layer"]) if "layer" in settings else ""
+        options = run_options(run, layer, settings["seed"]) | {"device": arguments.get("device")}
+        digests = run.get("digests", {})
+    else:
+        check_regular_file(path)  # to open a pipe would wait for its other end
+        with reading(path, f"name a TOML file, or the {RESULT_FILE} of a run"):
+            content = tomllib.loads(path.read_text(encoding="utf-8"))
+            options = {name.replace("-", "_"): value for name, value in content.items()}
+            if len(options) < len(content) or not options:
+                raise ValueError("it has an option twice" if options else "it has no options")
+        if not NOT_IN_A_FILE.isdisjoint(options):
+            raise InputError(f"{path} has {min(NOT_IN_A_FILE & options.keys())}: remove it")
+    for name, value in options.items():
+        values = value if isinstance(value, list) else [value]
+        are_plain = all(isinstance(value, str | int | float | None) for value in values)
+        if not (OPTION_NAME.fullmatch(name) and are_plain) or any(str(v).startswith("--") for v in values):
+            raise InputError(
+                f"{path} has {name} = {short_repr(value)}: give the name of an option, and a number, a text, "
+                "true, false or a list of these"
+            )
+    return options, digests

@@ -15,16 +15,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 
 from tmft.data import SPLITS, label_text
 from tmft.datasets.readers import Row
 from tmft.datasets.task_lookup import hold_out, text_keys
-from tmft.errors import InputError, check_choice, did_you_mean, sanitize, short_repr
+from tmft.errors import InputError, check_choice, did_you_mean, sanitize
 from tmft.io.atomic import check_output_folder, check_writable, replacing_files
-from tmft.io.tables import cell_text, read_header, read_values, shortest_number
+from tmft.io.tables import cell_text, read_values, shortest_number
 from tmft.io.text import UTF8, has_visible_text, join_lines, parse_number
 from tmft.tasks import BINARY, BOOLEANS, ENTAILMENT, PAIR_COLUMNS, TEXT_COLUMN, TRIPLET_COLUMNS
 
@@ -132,19 +131,6 @@ def check_encoding(encoding: str) -> str:
         problem = f"encoding {encoding!r}: Python knows no encoding of this name"
         raise InputError(f"{problem}: write one such as utf-8 or cp1252", "encoding") from None
     return UTF8 if codecs.lookup(encoding).name == "utf-8" else encoding
-
-
-def require_columns(file: str, encoding: str) -> NoReturn:
-    """Raise an InputError that shows the columns of a table, and asks which of them are texts and labels.
-
-    file: the path of the table, or "SPLIT=PATH".
-    """
-    _, path = parse_file(file)
-    header = ", ".join(map(short_repr, read_header(path, check_encoding(encoding))))
-    forms = "; ".join(",".join(form) for form in COLUMN_LISTS)
-    raise InputError(
-        f"{path} has the columns {header}: give `columns`, one of these lists: {forms}", "columns"
-    )
 
 
 def parse_file(file: str) -> tuple[str, Path]:

@@ -66,36 +66,6 @@ def read_values(
     yield from READERS[kind](path, columns, encoding)
 
 
-def read_header(path: Path, encoding: str = "") -> list[str]:
-    """Return the names of the columns of a table, of JSONL the keys of the first object.
-
-    encoding: as in read_columns. Raises InputError as read_columns does.
-    """
-    kind = table_kind(path)
-    if not kind:
-        raise InputError(f"{path} is no table by its name: name a {', '.join(READERS)} file")
-    check_regular_file(path)
-    if kind == ".parquet":
-        check_pyarrow(path)
-        import pyarrow.parquet
-
-        with reading(path, "check the file"):
-            return list(pyarrow.parquet.read_schema(path).names)
-    opener = OPENERS.get(path.suffix, open)
-    with text_errors(path, encoding), opener(path, "rt", encoding=encoding or UTF8, newline="") as file:
-        first = next(bounded_lines(file, path), "").rstrip("\r\n")
-        if kind == ".csv":
-            header = split_header(first, [])[1]
-        elif kind == ".tsv":
-            header = first.split("\t")
-        else:
-            record = json.loads(first or "{}")
-            header = list(record) if isinstance(record, dict) else []
-    if not any(header):
-        raise InputError(f"no names of columns ({path}, line 1): write them there, and the rows below")
-    return header
-
-
 def split_header(line: str, columns: Sequence[str]) -> tuple[str, list[str]]:
     """Return the delimiter of a CSV file and the names of its columns, from its first line.
 

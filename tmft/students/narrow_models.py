@@ -36,7 +36,7 @@ SMALLEST_SPREAD = 0.01
 def narrow_student(
     teacher: SentenceEncoder,
     lines: Sequence[str],
-    layers: int = 4,
+    num_layers: int = 4,
     hidden_size: int = 128,
     vocab_size: int | None = None,
     max_length: int = 128,
@@ -45,7 +45,7 @@ def narrow_student(
 
     teacher: its tokenizer is used, and the embedding that it gives to each token alone. lines: sentences; how
     often each token occurs in them decides which tokens are kept and how much each counts.
-    layers, hidden_size: the shape; hidden_size is a multiple of HEAD_SIZE and at most D. The layers are
+    num_layers, hidden_size: the shape; hidden_size is a multiple of HEAD_SIZE and at most D. The layers are
         random, drawn from torch's global generator.
     vocab_size: keep only so many tokens, the most frequent ones; None keeps all. max_length: longer sentences
         are truncated to this number of tokens.
@@ -56,10 +56,10 @@ def narrow_student(
     bias of the Dense. Tokens are weighted by the square root of their frequency.
     Source: the embeddings of single tokens are the idea of Model2Vec (van Dongen and Tulkens 2024).
 
-    Raises InputError for layers, a hidden_size or a vocab_size out of range, and for a vocab_size with a
+    Raises InputError for num_layers, a hidden_size or a vocab_size out of range, and for a vocab_size with a
     tokenizer from which no tokens can be removed.
     """
-    check_shape(layers, hidden_size, teacher)
+    check_shape(num_layers, hidden_size, teacher)
     counts = token_counts(teacher, lines)  # (number of the teacher's tokens,)
     tokenizer, kept = teacher.tokenizer, list(range(len(teacher.tokenizer.vocabulary)))
     if vocab_size is not None:
@@ -73,7 +73,7 @@ def narrow_student(
             "model_type": "bert",
             "vocab_size": len(kept),
             "hidden_size": hidden_size,
-            "num_hidden_layers": layers,
+            "num_hidden_layers": num_layers,
             "num_attention_heads": hidden_size // HEAD_SIZE,
             "intermediate_size": 4 * hidden_size,
             "max_position_embeddings": max_length,
@@ -95,9 +95,9 @@ def narrow_student(
     return student.eval()
 
 
-def check_shape(layers: int, hidden_size: int, teacher: SentenceEncoder) -> None:
+def check_shape(num_layers: int, hidden_size: int, teacher: SentenceEncoder) -> None:
     """Raise InputError unless a student of this teacher can have so many layers of this hidden size."""
-    check_count("layers", layers, 0, MAX_COUNT)
+    check_count("num_layers", num_layers, 0, MAX_COUNT)
     check_count("hidden_size", hidden_size, HEAD_SIZE, teacher.dimensions)
     if hidden_size % HEAD_SIZE:
         raise InputError(f"hidden_size {hidden_size}: choose a multiple of {HEAD_SIZE}", "hidden_size")
