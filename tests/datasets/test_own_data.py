@@ -236,7 +236,7 @@ MISTAKES = [
     ("{t} --columns text=a,text=b,label", "--columns: text is given twice"),
     ("{t} --columns text=a,label=similarity --split 1,0,0", "no column 'a' ("),
     ("{t}", "the following arguments are required: --columns"),
-    ("train={t} --columns {c} --encoding no", "--encoding 'no': Python knows no encoding of this name: write one such as"),
+    ("train={t} --columns {c} --encoding no", "--encoding 'no': Python knows no encoding of this name"),
     ("train={t}.gz --columns {c}", "pairs.csv.gz cannot be read (No such file"),
     ("{t} --columns {c}", "pairs.csv: its name has none of the words train, test, dev"),
     ("{t} --columns {c} --split 0.8,0.1", "--split 0.8,0.1: write the parts of train, dev and test"),
