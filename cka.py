@@ -3,13 +3,15 @@
     python cka.py                                     two small models that come with tmft, offline
     python cka.py google/electra-base-discriminator google-bert/bert-base-cased    the paper's comparison
     python cka.py A B --also A2 B2 --plot cka.pdf     several pairs in one figure
+    python cka.py 'runs/A-layer{layer}-seed0' 'runs/B-layer{layer}-seed0'    after fine-tuning each layer
     python cka.py A B --all-pairs --plot cka.png      every layer of A with every layer of B
     python cka.py A B --data my-sentences.txt         on your own text
 
 CKA tells how similar two sets of embeddings of the same sentences are: 1 if they are equal up to
 rotation, shift and scale, 0 if they are unrelated. A and B are hub ids, folders or saved runs; they may
 differ in depth, width and tokenizer. Hidden state l of A is compared with hidden state l of B or, if the
-depths differ and neither is a truncation of the other, with the one at the same relative depth. The paper
+depths differ and neither is a truncation of the other, with the one at the same relative depth. If the names
+have {layer}, the last hidden states of the two runs that kept l layers are compared, for each l. The paper
 found that discriminators, which learned to spot replaced words, as ELECTRA did, differ from BERT most in
 their last layers, those that it removes. CKA shows where two models differ, not which layers are better:
 docs/cka.md.
@@ -28,7 +30,13 @@ from tmft.data import PACKAGE_DATA, SPLITS
 from tmft.datasets.task_lookup import read_available_split
 from tmft.device import choose_device
 from tmft.errors import InputError
-from tmft.evaluation.compare_layers import MAX_IN_MEMORY, compare_layers, match_layers
+from tmft.evaluation.compare_layers import (
+    MAX_IN_MEMORY,
+    compare_layers,
+    compare_runs,
+    layers_of_runs,
+    match_layers,
+)
 from tmft.io.atomic import check_writable, write_file
 from tmft.io.formatting import text_bar, text_table, to_json
 from tmft.io.paths import DATA_FOLDER, IS_INSTALLED
@@ -58,38 +66,61 @@ def main(argv: list[str] | None = None) -> None:
         check_figure(args.plot)
         if args.all_pairs and args.also:
             raise InputError("--all-pairs --plot draws a single pair of checkpoints: remove --also")
-    also = (name for pair in args.also for name in pair)
-    check_writable(
-        args.json, args.plot, inputs=[args.a, args.b, *also, args.data, args.data_root, DATA_FOLDER]
-    )
-    device = choose_device(args.device)
     pairs = [(args.a, args.b), *map(tuple, args.also)]
-    names = list(dict.fromkeys(name for pair in pairs for name in pair))
-    for name in names:
+    # Pair of names with {layer} -> the layers for which both have a run
+    runs = {pair: layers_of_runs(*pair) for pair in pairs if any("{layer}" in name for name in pair)}
+    if runs and args.all_pairs:
+        raise InputError("--all-pairs compares every layer of two models: name models without {layer}")
+    names = list(dict.fromkeys(name for pair in pairs if pair not in runs for name in pair))
+    folders = [
+        name.replace("{layer}", str(layer))
+        for pair, layers in runs.items()
+        for name in pair
+        for layer in layers
+    ]
+    check_writable(args.json, args.plot, inputs=[*names, *folders, args.data, args.data_root, DATA_FOLDER])
+    device = choose_device(args.device)
+    for name in [*names, *folders]:
         ModelFolder.open(name, weights=False)  # an error in a name comes before sentences are downloaded
     sentences, source = find_sentences(args)
-    models = {}
-    for name in names:
-        models[name] = SentenceEncoder.from_pretrained(
+    print(f"{len(sentences)} sentences of {source}, pooling {args.pooling}")
+
+    warned_of: set[int] = set()  # numbers of dimensions
+
+    def load(name: str) -> SentenceEncoder:
+        model = SentenceEncoder.from_pretrained(
             name, pooling=args.pooling, max_length=args.max_length, dtype=args.dtype or "float32"
         ).to(device)
-        print(f"{name}: {models[name].load_report}")
-    print(f"{len(sentences)} sentences of {source}, pooling {args.pooling}")
-    max_dimensions = max(model.dimensions for model in models.values())
-    if len(sentences) < max_dimensions and not args.debiased:
-        print(f"fewer sentences than dimensions ({max_dimensions}): CKA is biased upwards, see --debiased")
+        print(f"{name}: {model.load_report}")
+        dimensions = model.dimensions
+        if len(sentences) < dimensions and not args.debiased and dimensions not in warned_of:
+            print(f"fewer sentences than dimensions ({dimensions}): CKA is biased upwards, see --debiased")
+            warned_of.add(dimensions)
+        return model
 
-    short_names, results = plots.short_names(list(models)), []
-    values = compare_layers(models, pairs, sentences, args.all_pairs, args.debiased)
-    for (a, b), value in zip(pairs, values, strict=True):
-        layers_of_b = match_layers(models[a], models[b])
-        by_layer = (value[range(len(layers_of_b)), layers_of_b] if args.all_pairs else value).tolist()
-        result = {"a": a, "b": b, "debiased": args.debiased, "layers_of_b": layers_of_b, "by_layer": by_layer}
-        result |= {"matrix": value.tolist()} if args.all_pairs else {}
+    models = {name: load(name) for name in names}
+    short_names = plots.short_names([name for pair in pairs for name in pair])
+    of_models = [pair for pair in pairs if pair not in runs]
+    values = iter(compare_layers(models, of_models, sentences, args.all_pairs, args.debiased))
+    results = []
+    for a, b in pairs:
+        result = {"a": a, "b": b, "debiased": args.debiased}
+        if layers := runs.get((a, b)):
+            by_layer = compare_runs(load, a, b, layers, sentences, args.debiased)
+            result |= {"layers_of_a": layers, "layers_of_b": layers, "by_layer": by_layer}
+        else:
+            value, layers_of_b = next(values), match_layers(models[a], models[b])
+            layers = list(range(len(layers_of_b)))
+            by_layer = (value[layers, layers_of_b] if args.all_pairs else value).tolist()
+            result |= {"layers_of_a": layers, "layers_of_b": layers_of_b, "by_layer": by_layer}
+            result |= {"matrix": value.tolist()} if args.all_pairs else {}
         results.append(result)
         measure = "debiased linear CKA" if args.debiased else "linear CKA"
         print(f"\n{measure} of A = {short_names[a]} and B = {short_names[b]}\n{format_result(result)}")
-    print(f"\nto choose a layer by its dev score: {program_name('train.py')} --ckpt {args.a} --layer auto")
+    if (args.a, args.b) not in runs:
+        print(
+            f"\nto choose a layer by its dev score: {program_name('train.py')} --ckpt {args.a} --layer auto"
+        )
 
     if args.json:
         content = {"sentences": len(sentences), "source": source, "pooling": args.pooling, "pairs": results}
@@ -126,7 +157,8 @@ def format_result(result: dict) -> str:
     result: an entry of "pairs" in the JSON output.
     """
     lines = [["layer of A", "of B", "CKA", "bar: CKA from 0 to 1"]]
-    for layer, (layer_of_b, value) in enumerate(zip(result["layers_of_b"], result["by_layer"], strict=True)):
+    columns = result["layers_of_a"], result["layers_of_b"], result["by_layer"]
+    for layer, layer_of_b, value in zip(*columns, strict=True):
         lines.append([str(layer), str(layer_of_b), f"{value:.4f}", text_bar([0.0, 1.0, max(value, 0.0)], 2)])
     if "matrix" not in result:
         return text_table(lines)
@@ -141,7 +173,7 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
     p = CommandLineParser(__doc__)
     group = p.add_argument_group("checkpoints to compare")
     group.add_argument("a", metavar="A", nargs="?", help="hub id[@revision] or folder: the model of which "
-                       "layers are to be kept")
+                       "layers are to be kept; {layer} in a folder's name stands for each number of layers")
     group.add_argument("b", metavar="B", nargs="?", help="hub id[@revision] or folder: the model to compare "
                        "it with, for instance a BERT of the same size")
     group.add_argument("--also", nargs=2, action="append", default=[], metavar=("A2", "B2"),

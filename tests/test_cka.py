@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import re
+import shutil
 import sys
 
 import numpy as np
@@ -320,6 +321,63 @@ def test_layers_of_a_truncation_are_compared_with_those_of_its_original(checkpoi
     trained.save_pretrained(tmp_path / "trained")
     pair = run(tmp_path, str(tmp_path / "trained"), a, "--data-root", root)["pairs"][0]
     assert pair["layers_of_b"] == [0, 2, 4]
+
+
+@pytest.fixture
+def sweeps(tmp_path) -> tuple[str, str]:
+    """Runs that kept 0, 2 and 3 layers of one model, and 0, 1 and 2 of another: other weights in each."""
+    for name, size, layers in (("one", 24, (0, 2, 3)), ("two", 16, (0, 1, 2))):
+        for layer in layers:
+            model = tiny_model(num_hidden_layers=layer, hidden_size=size)
+            model.encoder.embeddings.word.weight.data += (
+                0.1 * layer * model.encoder.embeddings.word.weight.roll(1)
+            )
+            model.save_pretrained(tmp_path / f"runs/{name}-layer{layer}-seed0")
+    return tuple(str(tmp_path / f"runs/{name}-layer{{layer}}-seed0") for name in ("one", "two"))
+
+
+def test_runs_of_a_sweep_are_compared_by_their_last_layers_beside_the_models_before(
+    checkpoints, sweeps, root, tmp_path, monkeypatch, capsys
+):
+    a, _, b = checkpoints
+    drawn = []
+    monkeypatch.setattr(cka.plots, "draw_cka_by_layer", lambda pairs, path: drawn.append(pairs))
+    line = [a, b, "--also", *sweeps, "--data-root", root, "--plot", str(tmp_path / "cka.svg")]
+    before, after = run(tmp_path, *line)["pairs"]
+    assert before["layers_of_a"] == [0, 1, 2, 3, 4] and before["layers_of_b"] == [0, 1, 2, 2, 3]
+    assert after["layers_of_a"] == after["layers_of_b"] == [0, 2] and drawn == [[before, after]]
+    sentences = [a for a, _, _ in PAIRS] + [b for _, b, _ in PAIRS]
+    for layer, value in zip([0, 2], after["by_layer"], strict=True):
+        models = [SentenceEncoder.from_pretrained(name.format(layer=layer)) for name in sweeps]
+        assert value == pytest.approx(linear_cka(*(model.encode(sentences) for model in models)), rel=1e-5)
+    assert re.search(
+        r"A = one-layer\{layer\}-seed0 and B = two.*\n.*\n +0 +0  0.*\n +2 +2  0", capsys.readouterr().out
+    )
+
+
+def test_runs_that_cannot_be_compared_are_one_line(checkpoints, sweeps, root, tmp_path):
+    one, two = sweeps
+    shutil.copytree(
+        one.format(layer=3), two.format(layer=3).replace("two", "wrong").replace("layer3", "layer2")
+    )
+    for words, message in [
+        (
+            [one, checkpoints[0]],
+            r"only one name of a pair has \{layer\}, not .*a: runs are compared with runs",
+        ),
+        (
+            [one, two.replace("two", "none")],
+            "no number of layers has a run folder .* and a run folder .*none",
+        ),
+        (
+            [one, two, "--all-pairs"],
+            r"--all-pairs compares every layer of two models: name models without \{la",
+        ),
+        ([one, two.replace("two", "wrong")], "wrong-layer2-seed0 has 3 layers, not 2: rename it"),
+    ]:
+        with pytest.raises(InputError, match=message) as error:
+            cka.main([*words, "--data-root", root])
+        assert "\n" not in str(error.value)
 
 
 def test_a_checkpoint_without_layers_has_one_hidden_state(tmp_path, root, capsys):

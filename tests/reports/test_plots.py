@@ -47,7 +47,13 @@ RUNS = [
 BOTH = sweeps(*RUNS)
 TWO_TASKS = sweeps(result(1, 0, 0.5), result(1, 0, 0.5, "electra-sickr", "sickr"))
 PAIRS = [
-    {"a": "x/one", "b": "y/two", "by_layer": [1.0, 0.8, 0.3], "matrix": [[1.0, 0.5], [0.2, 0.9], [0, 0]]}
+    {
+        "a": "x/one",
+        "b": "y/two",
+        "layers_of_a": [0, 1, 2],
+        "by_layer": [1.0, 0.8, 0.3],
+        "matrix": [[1.0, 0.5], [0.2, 0.9], [0, 0]],
+    }
 ]
 LINES = {
     "mean": [("word", 0.5, 0.1), ("0", 0.6, 0.2), ("1", 0.7, math.nan), ("1+1", 0.75, 0.1)],
@@ -278,7 +284,8 @@ def test_a_logarithmic_axis_of_few_values_has_several_ticks():
 
 
 def test_curves_of_unequal_depth_are_drawn_over_relative_depth(tmp_path, monkeypatch):
-    other = {"a": "x/three", "b": "y/two", "by_layer": [1.0, 0.9, 0.8, 0.7, -0.1]}
+    curve = {"layers_of_a": [0, 1, 2, 3, 4], "by_layer": [1.0, 0.9, 0.8, 0.7, -0.1]}
+    other = {"a": "x/three", "b": "y/two"} | curve
     axes = drawing(plots.draw_cka_by_layer, [*PAIRS, other], tmp_path, monkeypatch)
     assert [list(line.get_xdata()) for line in axes.get_lines()] == [[0, 50, 100], [0, 25, 50, 75, 100]]
     assert axes.get_xlabel() == "Depth (% of the layers)" and axes.get_ylim()[0] < -0.1

@@ -277,6 +277,7 @@ def test_the_command_of_several_seeds_and_layers(runs):
         ({"by_layer": ["<b>"]}, "str"),
         ({"by_layer": [math.nan]}, "a CKA is not a number"),
         ({"by_layer": []}, "no fixed number of layers"),
+        ({"layers_of_a": [0, 1]}, "not as many increasing numbers"),
         ({"matrix": [[1.0], []]}, "no fixed number of layers"),
         ({"by_layer": 3}, "not"),
     ],

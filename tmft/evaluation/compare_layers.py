@@ -1,12 +1,17 @@
 """Compare the layers of pairs of models by linear CKA, on the same sentences."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
 from tmft.cka import CKAError, StreamingCKA, cka_matrix, linear_cka
 from tmft.errors import InputError
+from tmft.io.files import is_folder
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
 
+MAX_LAYERS = 200  # of the runs of a sweep
 MAX_IN_MEMORY = 20_000  # more sentences than this are encoded in parts, of which only sums are kept
 
 
@@ -75,3 +80,49 @@ def compare_layers(
         raise InputError(
             f"CKA of {', '.join(models)} is undefined ({error}): check weights and sentences"
         ) from None
+
+
+def layers_of_runs(a: str, b: str) -> list[int]:
+    """Return the numbers of layers for which both have a run folder; {layer} in the names stands for them.
+
+    Raises InputError if a name has no {layer}, or if there is no such number.
+    """
+    for name in (a, b):
+        if "{layer}" not in name:
+            raise InputError(
+                f"only one name of a pair has {{layer}}, not {name}: runs are compared with runs"
+            )
+    layers = [
+        layer
+        for layer in range(MAX_LAYERS)
+        if all(is_folder(Path(name.replace("{layer}", str(layer)))) for name in (a, b))
+    ]
+    if not layers:
+        raise InputError(f"no number of layers has a run folder {a} and a run folder {b}: check the names")
+    return layers
+
+
+def compare_runs(
+    load: Callable[[str], SentenceEncoder],
+    a: str,
+    b: str,
+    layers: list[int],
+    sentences: list[str],
+    debiased: bool = False,
+) -> list[float]:
+    """Compute, for each number of layers, linear CKA of the last hidden states of two runs that kept so many.
+
+    load: returns the model in a folder. Only two models are in memory at a time. a, b, layers: see
+    `layers_of_runs`. Raises InputError if a model does not have the number of layers that its folder names.
+    Source: Rep et al. 2024 (EMNLP), figure 9, where each layer is that of a model fine-tuned up to it.
+    """
+    values = []
+    for layer in layers:
+        names = [name.replace("{layer}", str(layer)) for name in (a, b)]
+        models = {name: load(name) for name in names}
+        for name, model in models.items():
+            if len(model.encoder.layers) != layer:
+                raise InputError(f"{name} has {len(model.encoder.layers)} layers, not {layer}: rename it")
+        [value] = compare_layers(models, [(names[0], names[1])], sentences, debiased=debiased)
+        values.append(value[-1].item())
+    return values

@@ -242,15 +242,15 @@ def draw_gradient_cosines(results: list[dict[str, Any]], path: Paths) -> None:
 def draw_cka_by_layer(pairs: list[dict[str, Any]], path: Paths) -> None:
     """Draw linear CKA by layer, with a line per pair of checkpoints a and b.
 
-    pairs: dicts with the keys "a", "b" and "by_layer", as cka.py writes them to JSON. The x axis is the layer
-    of a; if the checkpoints a have different numbers of layers, it is their relative depth in %.
+    pairs: dicts with the keys "a", "b", "layers_of_a" and "by_layer", as cka.py writes them to JSON. The x
+    axis is the layer of a; if the last layers of a are different ones, it is the relative depth in %.
     """
-    are_equally_deep = len({len(pair["by_layer"]) for pair in pairs}) == 1
+    are_equally_deep = len({pair["layers_of_a"][-1] for pair in pairs}) == 1
     names = short_names([pair[side] for pair in pairs for side in ("a", "b")])
     lines = []
     for pair in pairs:
-        last = len(pair["by_layer"]) - 1
-        x = [layer if are_equally_deep else 100 * layer / max(last, 1) for layer in range(last + 1)]
+        layers = pair["layers_of_a"]
+        x = [layer if are_equally_deep else 100 * layer / max(layers[-1], 1) for layer in layers]
         lines.append(Line(f"{names[pair['a']]} – {names[pair['b']]}", x, pair["by_layer"]))
 
     def finish(axes: Any) -> None:

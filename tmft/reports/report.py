@@ -328,7 +328,8 @@ def add_cka(page: Page, pairs: list[dict[str, Any]]) -> None:
     lines = [["A", "B", "layer of A", "CKA"]]
     for pair in pairs:
         a, b = names[pair["a"]], names[pair["b"]]
-        lines += [[a, b, str(i), f"{value:.4f}"] for i, value in enumerate(pair["by_layer"])]
+        values = zip(pair["layers_of_a"], pair["by_layer"], strict=True)
+        lines += [[a, b, str(layer), f"{value:.4f}"] for layer, value in values]
     sentences = pairs[0].get("sentences")
     source = f"Of the embeddings of {sentences} sentences ({pairs[0].get('source')})." if sentences else ""
     page.add_figure("linear CKA by layer", {"cka-layers": partial(plots.draw_cka_by_layer, pairs)}, source)
@@ -366,6 +367,10 @@ def read_cka_files(folder: Path) -> list[dict[str, Any]]:
                     raise ValueError("a CKA is not a number from -1 to 1")
                 if not 0 < len(curve) <= MAX_LAYERS or len({len(row) for row in matrix}) != 1:
                     raise ValueError("a table of CKA has no fixed number of layers")
+                layers = pair.get("layers_of_a") or list(range(len(curve)))  # older files have none
+                if layers != sorted(set(map(int, layers))) or len(layers) != len(curve):
+                    raise ValueError("the layers are not as many increasing numbers as CKAs")
                 about = {"sentences": content.get("sentences"), "source": content.get("source")}
+                about["layers_of_a"] = layers
                 pairs.append(pair | {"a": str(pair["a"]), "b": str(pair["b"])} | about)
     return pairs
