@@ -173,10 +173,11 @@ class TrainingTask:
         """Return the token ids of all sentences of a split. split: "train" or "dev"."""
         return self.train_token_ids if split == "train" else self.dev_token_ids
 
-    def plan_steps(self, batch_size: int, generator: torch.Generator) -> list[list[Any]]:
+    def plan_steps(self, batch_size: int, generator: torch.Generator, epoch: int = 0) -> list[list[Any]]:
         """Return the steps of an epoch, with one batch each: [[(task, indices of its examples)], ...].
 
-        batch_size: examples of a batch. generator: draws a new order of the examples.
+        batch_size: examples of a batch. generator: draws a new order of the examples. epoch: its number,
+        from 0, on which the tasks of several may depend.
         """
         return [
             [(self, indices)] for indices in shuffle_into_batches(self.num_examples, batch_size, generator)
@@ -240,7 +241,7 @@ class EpochSteps:
 
     task: it plans the steps of an epoch.
     seed: of the generator, which draws another order in every epoch.
-    The state that is saved is the position in the epoch: a resumed run continues with the next step.
+    The state that is saved is the epoch and the position in it: a resumed run continues with the next step.
     """
 
     def __init__(self, task: TrainingTask, batch_size: int, seed: int):
@@ -250,6 +251,7 @@ class EpochSteps:
         self.num_examples = sum(len(indices) for step in first for _, indices in step)  # in an epoch
         self.generator.manual_seed(seed)
         self.step, self.epoch_start = 0, self.generator.get_state()  # of the epoch in progress
+        self.epoch = 0  # its number
 
     def __len__(self) -> int:
         return self.num_steps
@@ -257,13 +259,14 @@ class EpochSteps:
     def __iter__(self) -> Iterator[list[Batch]]:
         """Yield the steps of the next epoch or, after resuming, those left of the epoch in progress."""
         self.epoch_start = self.generator.get_state()
-        for step in self.task.plan_steps(self.batch_size, self.generator)[self.step :]:
+        for step in self.task.plan_steps(self.batch_size, self.generator, self.epoch)[self.step :]:
             self.step += 1
             yield [task.batch(indices) for task, indices in step]
-        self.step = 0
+        self.step, self.epoch = 0, self.epoch + 1
 
     def state_dict(self) -> dict[str, Any]:
         return {
+            "epoch": self.epoch,
             "step": self.step,
             "generator": self.epoch_start if self.step else self.generator.get_state(),
         }
@@ -271,5 +274,5 @@ class EpochSteps:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if not 0 <= state["step"] <= self.num_steps:
             raise ValueError(f"step {state['step']} of {self.num_steps}")
-        self.step = state["step"]
+        self.epoch, self.step = state["epoch"], state["step"]
         self.generator.set_state(state["generator"])

@@ -47,10 +47,15 @@ def training_tasks(names=tuple(DATA), loss_weights=None, width=24):
 
 
 def sampled(sampling, stopping="first_exhausted"):
-    """The steps of three tasks with 3, 1 and 2 batches."""
+    """The steps of the three epochs of tasks with 3, 1 and 2 batches: one epoch, unless they differ."""
     batches = [["a", "b", "c"], ["x"], ["1", "2"]]
-    steps = TASK_SAMPLING[sampling](batches, STOPPING_STRATEGIES[stopping], torch.Generator().manual_seed(0))
-    return ["".join(batch for _, batch in step) for step in steps]
+    num_steps = STOPPING_STRATEGIES[stopping](map(len, batches))
+    epochs = [
+        TASK_SAMPLING[sampling](batches, num_steps, (epoch, 3), torch.Generator().manual_seed(0))
+        for epoch in range(3)
+    ]
+    steps = epochs if sampling == "sequential" else epochs[:1]
+    return ["".join(batch for _, batch in step) for epoch in steps for step in epoch]
 
 
 def test_task_sampling_by_hand():
@@ -58,9 +63,32 @@ def test_task_sampling_by_hand():
     assert sampled("joint", "all_exhausted") == ["ax1", "bx2", "cx1"]
     assert sampled("round-robin") == ["a", "x", "1"]
     assert sampled("round-robin", "all_exhausted") == ["a", "x", "1", "b", "x", "2", "c", "x", "1"]
-    assert sampled("sequential") == ["a", "b", "c", "x", "1", "2"]
+    assert sampled("sequential") == ["a", "a", "a", "x", "x", "x", "1", "1", "1"]
+    in_turn = ["abc" * 3, "x" * 9, "121" * 3]  # whole tasks, an epoch of the run each
+    assert "".join(sampled("sequential", "all_exhausted")) == "".join(in_turn)
     assert sorted(sampled("proportional")) == sorted("abcx12")
-    assert sampled("proportional") != sampled("sequential")
+    assert sampled("proportional") != list("abcx12")
+
+
+def test_sequential_tasks_follow_each_other_over_the_epochs_also_of_a_resumed_run():
+    """Two epochs of three tasks: the second task begins in the first epoch, and ends in the second."""
+    model = tiny_model()
+
+    def run(state=None):
+        tasks = MultiTask(training_tasks(), "sequential", "all_exhausted", epochs=2)
+        tasks.tokenize(model)
+        steps = EpochSteps(tasks, 2, seed=0)
+        if state:
+            steps.load_state_dict(state)
+        return steps
+
+    steps = run()
+    first = [batch.task for [batch] in steps]
+    state = steps.state_dict()
+    second = [(batch.task, batch.token_ids) for [batch] in steps]
+    assert first == ["sst5"] * 6 + ["quora"] * 3
+    assert [name for name, _ in second] == ["quora"] * 3 + ["cs224n-sts"] * 6
+    assert [(batch.task, batch.token_ids) for [batch] in run(state)] == second
 
 
 @pytest.mark.parametrize("sampling", TASK_SAMPLING)
@@ -68,7 +96,7 @@ def test_every_epoch_has_as_many_steps_and_other_batches_and_a_seed_repeats_them
     model = tiny_model()
 
     def epochs():
-        tasks = MultiTask(training_tasks(), sampling, "all_exhausted")
+        tasks = MultiTask(training_tasks(), sampling, "all_exhausted", epochs=2)
         tasks.tokenize(model)
         steps = EpochSteps(tasks, 2, seed=0)
         first, second = ([[(b.task, b.token_ids) for b in step] for step in steps] for _ in range(2))

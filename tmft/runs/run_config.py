@@ -36,10 +36,10 @@ class FineTuningRecipe(Recipe):
 
     mini_batch_size: embed N examples of a batch at a time (gradient caching): the gradient is the same and
         needs less memory; None: the whole batch.
-    task_sampling: joint: every step has a batch of each task; round-robin: the tasks take turns, with a batch
-        each; sequential: in every epoch all batches of the first task, then of the next one; proportional:
-        all batches of all tasks in random order.
-    stopping_strategy: end of an epoch with joint or round-robin. first_exhausted: when the smallest data set
+    task_sampling: joint: every step has a batch of each task (the Round-Robin of the report on CS 224N);
+        round-robin: the tasks take turns, with a batch each; sequential: one whole task after the other, in
+        equal parts of the run; proportional: all batches of all tasks in random order.
+    stopping_strategy: end of an epoch, but not with proportional. first_exhausted: when the smallest data set
         has been used; all_exhausted: when all have been, the smaller ones repeatedly.
     gradient_surgery: log: log the cosine similarity of the gradients of each two tasks; pcgrad: also project
         each gradient onto the normal plane of those that it conflicts with (Yu et al. 2020).

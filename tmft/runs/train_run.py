@@ -159,7 +159,7 @@ def assemble_training(
     [first_task, *others] = tasks.values()
     task: TrainingTask = first_task
     if others:
-        task = MultiTask(tasks, recipe.task_sampling, recipe.stopping_strategy)
+        task = MultiTask(tasks, recipe.task_sampling, recipe.stopping_strategy, recipe.epochs)
 
     if recipe.freeze_layers is not None:
         if recipe.all_layers:

@@ -21,16 +21,16 @@ from tmft.training_task import Embedder, EvalOutput, TrainingTask
 # ----------------------------------------------------------------------------------------- steps of an epoch
 
 # A sampling takes the batches of each task and returns the steps of one epoch. A batch has the indices of its
-# examples; a step is a list of (index of a task, batch). stopping: `min` ends the epoch when the task with
-# the fewest batches has no more, `max` when the one with the most has no more; the batches of the other tasks
-# are then repeated. Only plan_joint and plan_round_robin use it; only plan_proportional uses the generator.
+# examples; a step is a list of (index of a task, batch). progress: (number of the epoch, number of epochs).
+# num_steps: how many steps with a batch of each task an epoch has; a task with fewer batches repeats them.
 Batches = Sequence[Sequence[Tensor]]
 StepPlan = list[list[tuple[int, Tensor]]]
 
 
-def plan_joint(task_batches: Batches, stopping: Callable[..., Any], generator: torch.Generator) -> StepPlan:
+def plan_joint(
+    task_batches: Batches, num_steps: int, progress: tuple[int, int], generator: torch.Generator
+) -> StepPlan:
     """Return steps with one batch of every task each, whose gradients are summed."""
-    num_steps = stopping(map(len, task_batches))
     return [
         [(task, own_batches[step % len(own_batches)]) for task, own_batches in enumerate(task_batches)]
         for step in range(num_steps)
@@ -38,24 +38,35 @@ def plan_joint(task_batches: Batches, stopping: Callable[..., Any], generator: t
 
 
 def plan_round_robin(
-    task_batches: Batches, stopping: Callable[..., Any], generator: torch.Generator
+    task_batches: Batches, num_steps: int, progress: tuple[int, int], generator: torch.Generator
 ) -> StepPlan:
     """Return steps with a single batch, in which the tasks take turns: the batches of plan_joint."""
-    return [[batch] for step in plan_joint(task_batches, stopping, generator) for batch in step]
+    steps = plan_joint(task_batches, num_steps, progress, generator)
+    return [[batch] for step in steps for batch in step]
 
 
 def plan_sequential(
-    task_batches: Batches, stopping: Callable[..., Any], generator: torch.Generator
+    task_batches: Batches, num_steps: int, progress: tuple[int, int], generator: torch.Generator
 ) -> StepPlan:
-    """Return steps with a single batch: all batches of the first task, then all of the second, and so on."""
-    return [[(task, batch)] for task, own_batches in enumerate(task_batches) for batch in own_batches]
+    """Return steps with a single batch, over the whole run first those of one task, then those of the next.
+
+    In all its epochs a run has as many batches of each task as with plan_joint; here all those of the first
+    task come before those of the second. An epoch is a part of that order, as long as every other epoch.
+    """
+    (epoch, epochs), num_tasks = progress, len(task_batches)
+    positions = range(epoch * num_tasks * num_steps, (epoch + 1) * num_tasks * num_steps)
+    tasks = [position // (epochs * num_steps) for position in positions]
+    return [
+        [(task, task_batches[task][position % num_steps % len(task_batches[task])])]
+        for task, position in zip(tasks, positions, strict=True)
+    ]
 
 
 def plan_proportional(
-    task_batches: Batches, stopping: Callable[..., Any], generator: torch.Generator
+    task_batches: Batches, num_steps: int, progress: tuple[int, int], generator: torch.Generator
 ) -> StepPlan:
     """Return steps with a single batch: all batches of all tasks, in a random order."""
-    steps = plan_sequential(task_batches, stopping, generator)
+    steps = [[(task, batch)] for task, own_batches in enumerate(task_batches) for batch in own_batches]
     return [steps[index] for index in torch.randperm(len(steps), generator=generator).tolist()]
 
 
@@ -76,17 +87,22 @@ class MultiTask(TrainingTask):
 
     tasks: name -> TrainingTask.
     sampling: an entry of TASK_SAMPLING, which decides from which tasks each step takes its batches.
-    stopping: an entry of STOPPING_STRATEGIES, which decides when an epoch ends if the sampling is joint or
-        round-robin; the other samplings use every batch once.
+    stopping: an entry of STOPPING_STRATEGIES: an epoch ends when the smallest or the largest data set has
+        been used; proportional sampling uses every batch once.
+    epochs: number of epochs of the run, which sequential sampling divides among the tasks.
     """
 
     sampling: Callable[..., StepPlan]
     stopping: Callable[..., Any]
 
     def __init__(
-        self, tasks: dict[str, TrainingTask], sampling: str = "joint", stopping: str = "first_exhausted"
+        self,
+        tasks: dict[str, TrainingTask],
+        sampling: str = "joint",
+        stopping: str = "first_exhausted",
+        epochs: int = 1,
     ):
-        self.tasks = tasks
+        self.tasks, self.epochs = tasks, epochs
         self.sampling, self.stopping = TASK_SAMPLING[sampling], STOPPING_STRATEGIES[stopping]
 
     @property
@@ -108,11 +124,12 @@ class MultiTask(TrainingTask):
         """Return the token ids of all sentences of train or dev, of all tasks."""
         return chain.from_iterable(task.token_ids(split) for task in self.tasks.values())
 
-    def plan_steps(self, batch_size: int, generator: torch.Generator) -> list[list[Any]]:
+    def plan_steps(self, batch_size: int, generator: torch.Generator, epoch: int = 0) -> list[list[Any]]:
         """Draw the steps of an epoch; the sampling decides of which tasks a step has batches."""
         tasks = list(self.tasks.values())
         task_batches = [shuffle_into_batches(task.num_examples, batch_size, generator) for task in tasks]
-        steps = self.sampling(task_batches, self.stopping, generator)
+        num_steps = self.stopping(map(len, task_batches))
+        steps = self.sampling(task_batches, num_steps, (epoch, self.epochs), generator)
         return [[(tasks[index], indices) for index, indices in step] for step in steps]
 
     def evaluate(self, embed: Embedder, split: str, dev_metrics: dict[str, Any] | None = None) -> EvalOutput:
