@@ -1,4 +1,4 @@
-"""Draw docs/quality-by-size.svg, the first figure of README.md, from the table of docs/students.md.
+"""Draw docs/quality-by-size.svg, the figure of docs/students.md, from its table.
 
     python docs/quality_by_size.py
 
