@@ -125,12 +125,14 @@ def test_an_unknown_layer_type_of_rotations_is_one_clear_line():
 
 
 def test_every_rotation_that_is_accepted_has_finite_angles():
-    """Numbers at the ends of the range, where yarn takes logarithms and rounds them."""
+    """Numbers at the ends of the range, which yarn rounds."""
     choose, values, num_accepted = random.Random(0), (1e-6, 1e-3, 0.5, 1, 1.001, 8, 1e5, 1e12), 0
     numbers = [field.name for field in fields(RopeParameters) if field.name not in ("rope_type", "truncate")]
     for _ in range(2000):
         content = {key: choose.choice(values) for key in numbers if choose.random() < 0.8}
         content |= {"rope_type": choose.choice(list(ROPE_TYPES)), "truncate": choose.random() < 0.5}
+        content |= {"rope_theta": choose.choice((8, 1e5, 1e12))}
+        content |= {"high_freq_factor": 2 * content.get("low_freq_factor", 1)}
         try:
             rope = read_rope_parameters({"rope_parameters": content})
         except InputError:

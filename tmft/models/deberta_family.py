@@ -6,7 +6,6 @@ The encoder is tmft/deberta.py.
 from typing import Any
 
 from tmft.deberta import DebertaConfig, DebertaEncoder
-from tmft.errors import InputError
 from tmft.models.bert_families import BERT_MLM
 from tmft.models.family import Family
 
@@ -26,12 +25,6 @@ def normalize_deberta(content: dict[str, Any]) -> dict[str, Any]:
 
 def complete_deberta(content: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a DebertaConfig, see Family.complete."""
-    D, H, head_size = values["hidden_size"], values["num_attention_heads"], content.get("attention_head_size")
-    if head_size is not None and H and head_size != D // H:
-        raise InputError(
-            f"attention_head_size {head_size} (config.json): {H} heads of this size do not make up "
-            f"hidden_size {D}, correct one of the three"
-        )
     distances = values["max_relative_positions"] or values["max_position_embeddings"]
     return values | {"max_relative_positions": distances}
 

@@ -43,6 +43,8 @@ RELATED_FAMILIES = {
     "deberta": "this is version 1, take a DeBERTa of version 2 or 3",
     "gemma3": "this is the model of text and images, take a checkpoint of its text model, gemma3_text",
 }
+# Fields of configurations that are numbers of 1 or more; others may be 0.
+POSITIVE = ("vocab_size", "hidden_size", "local_attention", "sliding_window_pattern", "query_pre_attn_scalar")
 # Keys of config.json that are written only if their value is not the default.
 RARE_KEYS = ("is_causal", "is_decoder", "layer_types")
 # How the names of tensors end that are constants, not weights: old versions of transformers saved them.
@@ -158,7 +160,7 @@ def value_range(field_name: str, kind: object) -> tuple[int, int]:
     if kind is float:
         return 0, 1 if field_name.endswith(("_prob", "_eps")) else 1_000_000
     largest = 1000 if field_name.endswith("_layers") else 10_000_000
-    return int(field_name in ("vocab_size", "hidden_size")), largest
+    return int(field_name in POSITIVE), largest
 
 
 def check_config_value(key: str, value: Any, kind: object, smallest: int, largest: int) -> None:

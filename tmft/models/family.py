@@ -20,7 +20,7 @@ class Family(Generic[Config]):
     """
 
     # The encoder and its configuration. A configuration is a table: each field has a type, the default of
-    # transformers, and a key in config.json. registry.py reads it (config_from_dict) and writes it
+    # transformers, and a key in config.json. families.py reads it (config_from_dict) and writes it
     # (config_to_dict).
     config: type[Config]
     encoder: Callable[[Config, int | None], BaseEncoder]  # (config, number of layers) -> encoder

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 import tmft.models.pooler as pooler
 from tmft.bert import BertEncoder
 from tmft.encoder import EncoderConfig, block_diagonal_mask, init_weights
-from tmft.errors import InputError
 from tmft.models.bert_families import ROBERTA_HEADS, ROBERTA_MLM
 from tmft.models.family import Family
 from tmft.models.pooler import with_pooler
@@ -38,15 +37,6 @@ class MpnetConfig(EncoderConfig):
     def position_offset(self) -> int:
         """The row of the position table for the first token of a sentence, whatever the padding token is."""
         return 2
-
-    def check(self) -> None:
-        """Raise InputError if the table of biases is too small for the distances in long sentences."""
-        super().check()
-        if self.relative_attention_num_buckets < NUM_BUCKETS:
-            raise InputError(
-                f"relative_attention_num_buckets {self.relative_attention_num_buckets} (config.json): "
-                f"expected {NUM_BUCKETS} or more"
-            )
 
 
 class MpnetEncoder(BertEncoder):

@@ -82,12 +82,6 @@ class ModernBertConfig(RotaryConfig):
         half = self.local_attention // 2
         return (half, half) if layer_type == SLIDING else (None, None)
 
-    def check(self) -> None:
-        """Raise InputError if a value is out of range, or if two values contradict each other."""
-        super().check()
-        if self.local_attention == 0:
-            raise InputError("local_attention is 0 (config.json): expected 1 or more tokens")
-
 
 @dataclass(frozen=True)
 class NomicBertConfig(RotaryConfig):
@@ -291,19 +285,6 @@ class Gemma3Config(DecoderConfig):
         half = self.sliding_window // 2 + (0 if self.is_causal else 1)
         return half, half
 
-    def check(self) -> None:
-        """Raise InputError if a value is out of range, or if two values contradict each other."""
-        for name in ("sliding_window_pattern", "query_pre_attn_scalar"):
-            if getattr(self, name) == 0:
-                raise InputError(f"{name} is 0 (config.json): expected 1 or more")
-        limit = self.final_logit_softcapping
-        if limit is not None and (type(limit) not in (int, float) or not 0 < limit < math.inf):
-            raise InputError(
-                f"final_logit_softcapping is {short_repr(limit)} (config.json): expected null or a number "
-                "above 0"
-            )
-        super().check()
-
 
 # ------------------------------------------------------------------------------- tables of names
 
@@ -474,19 +455,13 @@ def complete_config(content: dict[str, Any], values: dict[str, Any]) -> dict[str
         if values.get(name) is not None and values[name] not in range(values["vocab_size"]):
             values[name] = None  # it is -1 in some files
     named = content.get("layer_types")
-    if named is None:
+    if named is None or "layer_types" not in values:  # transformers does not read it in every family
         return values
-    if not isinstance(named, list) or any(kind not in (FULL, SLIDING) for kind in named):
+    if any(kind not in (FULL, SLIDING) for kind in named):
         raise InputError(
             f"layer_types is {short_repr(named)} (config.json): expected a list of {FULL} and {SLIDING}"
         )
-    usual = FULL if values.get("sliding_window") is None else SLIDING
-    if "layer_types" not in values and named != [usual] * L:
-        raise InputError(
-            f"layer_types is {short_repr(named)} (config.json): the {L} layers of this model_type with "
-            f"sliding_window {values.get('sliding_window')} are all {usual}, correct one of the two"
-        )
-    return values | ({"layer_types": tuple(named)} if "layer_types" in values else {})
+    return values | {"layer_types": tuple(named)}
 
 
 def complete_modernbert(content: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -498,11 +473,6 @@ def complete_modernbert(content: dict[str, Any], values: dict[str, Any]) -> dict
     values = complete_config(content, values)
     if values["layer_types"] is None:
         period = content.get("global_attn_every_n_layers", 3)
-        if type(period) is not int or period < 1:
-            raise InputError(
-                f"global_attn_every_n_layers is {short_repr(period)} (config.json): expected 1 or a larger "
-                "whole number"
-            )
         values["layer_types"] = periodic_layer_types(values["num_hidden_layers"], period)
     half = values["local_attention"] // 2
     if content.get("sliding_window", half) != half:
@@ -570,18 +540,7 @@ def complete_nomic(content: dict[str, Any], values: dict[str, Any]) -> dict[str,
     GTEs with code of their own have rope_scaling of type "ntk" with a factor f: rope_theta is multiplied by
     f, and then all frequencies are divided by f^(2/A). That is type "linear" of transformers.
     """
-    if values["pad_token_id"] >= values["vocab_size"]:
-        raise InputError(
-            f"pad_token_id is {values['pad_token_id']} (config.json): expected less than vocab_size, "
-            f"{values['vocab_size']}"
-        )
     values = complete_config(content, values)
-    A = values["head_dim"]
-    if content.get("head_dim", A) != A:
-        raise InputError(
-            f"head_dim {short_repr(content['head_dim'])} (config.json): heads of this size do not make up "
-            f"hidden_size {values['hidden_size']}, correct one of the two"
-        )
     scaling, rope_theta = content.get("rope_scaling"), values["rope"].rope_theta
     if not isinstance(scaling, dict) or scaling.get("rope_type", scaling.get("type")) != "ntk":
         return values | {"rope": read_rope_parameters(content, rope_theta)}
@@ -589,7 +548,7 @@ def complete_nomic(content: dict[str, Any], values: dict[str, Any]) -> dict[str,
         raise InputError("mixed_b in rope_scaling (config.json): only ntk without it is supported")
     linear = {key: value for key, value in scaling.items() if key in ("factor", "rope_theta")}
     rope = read_rope_parameters(content | {"rope_scaling": linear | {"rope_type": "linear"}}, rope_theta)
-    factor = rope.factor ** (2 / max(A, 1))
+    factor = rope.factor ** (2 / max(values["head_dim"], 1))
     return values | {"rope": replace(rope, rope_theta=rope.rope_theta * rope.factor, factor=factor)}
 
 

@@ -69,7 +69,6 @@ class RotarySettings:
     attention_scale: float | None = None  # of the products of queries and keys; None: 1 / sqrt(A)
     layer_types: tuple[str, ...] | None = None  # of each layer; None: see RotaryConfig.usual_layer_type
     sliding_window: int | None = None  # in layers of type SLIDING, in tokens
-    final_logit_softcapping: float | None = None  # c: each logit x of the next token becomes c * tanh(x / c)
     initializer_cutoff_factor: float | None = None  # standard deviations; None: see init_weights in base.py
 
 
