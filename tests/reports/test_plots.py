@@ -30,7 +30,7 @@ def result(layer: int, seed: int, test: float | None, sweep: str = ELECTRA, data
     scores = {"test": {"spearman": test}, "dev": {"spearman": test}}
     about = {"sweep": sweep, "data": data, "provenance": [], "num_hidden_layers": 12}
     epochs = [{"loss": 0.2 / n, "dev": {"spearman": 0.1 * n}, "pairs_per_second": 90 - layer} for n in (1, 2)]
-    about |= {"settings": settings, "parameters": {"stored": 10**7 * (2 + layer)}, "epochs": epochs}
+    about |= {"settings": settings, "parameters": {"paper": 10**7 * (2 + layer)}, "epochs": epochs}
     return scores | about
 
 

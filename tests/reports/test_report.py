@@ -107,7 +107,8 @@ def test_every_table_has_the_scores_of_the_runs(runs):
     cells = [[str(layer), *map(cell, arrays[layer].T)] for layer in sorted(runs)]
     assert [[line[0], *line[2:4]] for line in lines] == cells
     means = {layer: array[:, 0].mean() for layer, array in arrays.items() if not np.isnan(array[:, 0]).any()}
-    _, best = best_layers_table([sweep])
+    _, best, *last = best_layers_table([sweep])
+    assert [line[1] for line in last] == ["3 of 3"] * (3 in runs and sweep.best_layer != 3)
     if means:
         assert means[sweep.best_layer] == pytest.approx(max(means.values()), abs=1e-12)
     assert best[1] == f"{sweep.best_layer} of 3" and best[3] == cell(arrays[sweep.best_layer][:, 0])
@@ -152,6 +153,21 @@ def test_the_table_by_layer_has_mean_std_and_the_difference_to_published_scores(
         {"arXiv": pytest.approx(0.6059)},
         {"arXiv": pytest.approx(0.7214)},
         {"arXiv": pytest.approx(0.7529), "EMNLP": pytest.approx(0.7529)},
+    ]
+
+
+def test_the_best_layer_and_the_last_one_have_both_metrics_on_both_splits_as_in_the_paper(tmp_path):
+    for layer, dev, test in [(2, 0.8, 0.7), (3, 0.75, 0.72)]:
+        path = write_run(tmp_path, layer, 0, dev, test)
+        content = json.loads(path.read_text())
+        content["dev"]["pearson"], content["test"]["pearson"] = dev + 0.01, test + 0.02
+        path.write_text(json.dumps(content))
+    heading, *lines = best_layers_table(group_into_sweeps(read_results(tmp_path)))
+    scores = "dev Spearman, dev Pearson, test Spearman, test Pearson"
+    assert ", ".join(heading) == f"run, layer, parameters, {scores}, seeds"
+    assert lines == [
+        ["electra-stsb", "2 of 3", "3.00 M", "80.00", "81.00", "70.00", "72.00", "1"],
+        ["electra-stsb", "3 of 3", "4.00 M", "75.00", "76.00", "72.00", "74.00", "1"],
     ]
 
 

@@ -162,7 +162,7 @@ def test_every_figure_has_words_and_a_table_and_every_line_of_the_main_tables_a_
         assert len(re.search(f'id="{name}">([^<]*)<', page)[1]) > 10
     assert page.count("<summary>Table: ") == 2 + 1 + 2 + 2
     commands = re.findall(r'<code class="copyable"[^>]*>(.*?)</code>', page)
-    assert len(commands) == 2 + (4 + 2) + 2  # chosen layers, each layer, each sweep
+    assert len(commands) == 3 + (4 + 2) + 2  # chosen and last layers, each layer, each sweep
 
 
 def test_speed_is_not_drawn_if_the_machines_differ(tmp_path):

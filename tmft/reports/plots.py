@@ -94,14 +94,15 @@ def draw_score_by_quantity(sweeps: list[Sweep], path: Paths, quantity: str) -> N
     """Draw the test score x 100 against the size or the speed of each layer, which may be unknown.
 
     The gray line is the Pareto front: the models that score higher than every one that is as good in the
-    quantity, "size" or "speed".
+    quantity, "size" or "speed". The size is the number of parameters as the paper counts them: embeddings and
+    layers, without pooler, projection of the embeddings and relative positions.
     """
     is_size = quantity == "size"
     drawn = sweeps_with_scores(sweeps)
     lines, points = [], []
     for sweep in drawn:
         if is_size:
-            values = {n: runs[0]["parameters"].get("stored", 0) / 1e6 for n, runs in sweep.layers.items()}
+            values = {n: runs[0]["parameters"]["paper"] / 1e6 for n, runs in sweep.layers.items()}
         else:
             values = {n: run_speed(runs) for n, runs in sweep.layers.items()}
         known = [(v, s.mean, layer) for layer, s in score_curve(sweep).items() if (v := values[layer])]
@@ -121,7 +122,7 @@ def draw_score_by_quantity(sweeps: list[Sweep], path: Paths, quantity: str) -> N
         axes.margins(y=0.1)
         log_ticks(axes, [value for value, *_ in points])
 
-    xlabel = "Millions of parameters stored" if is_size else "Training examples per second"
+    xlabel = "Millions of parameters, as the paper counts" if is_size else "Training examples per second"
     ylabel = f"Test {metric_name(drawn[0].metric)} × 100"
     direction = "further left is smaller" if is_size else "further right is faster"
     note = f"numbers: layers kept. Mean over the seeds; {direction}, further up is better"

@@ -18,6 +18,7 @@ from tmft.reports.page import Page, escape_html_text
 from tmft.reports.paper_tables import csv_table, file_stem
 from tmft.reports.run_commands import repeat_command, sweep_command, train_command
 from tmft.reports.run_tables import (
+    best_and_last_layer,
     best_layers_table,
     comparison_table,
     epochs_table,
@@ -123,9 +124,9 @@ def add_task(page: Page, task: str, sweeps: list[Sweep], stem: str, copies: dict
         page.add_text(ABOUT_SAMPLE)
     for sweep in sweeps:
         page.add_text(describe_main_result(sweep), "answer")
-    commands = [repeat_command(sweep.layers[sweep.best_layer]) for sweep in sweeps]
+    commands = [repeat_command(s.layers[layer]) for s in sweeps for layer in best_and_last_layer(s)]
     lines = best_layers_table(sweeps)
-    page.add_table(f"{task}: each run at the layer that is best on dev", lines, commands=commands)
+    page.add_table(f"{task}: each run at the layer that is best on dev, and whole", lines, commands=commands)
     if lines[0][-1] == "settings that differ":
         page.add_note(
             f"{task}: the runs were not made with the same settings (last column), so a difference of their "
@@ -187,7 +188,7 @@ def describe_main_result(sweep: Sweep) -> str:
 
 
 def add_size_and_speed(page: Page, task: str, sweeps: list[Sweep], stem: str) -> None:
-    """Add the figures of the test score against the number of stored parameters and the measured speed."""
+    """Add the figures of the test score against the number of parameters and the measured speed."""
     runs = [run for sweep in sweeps for runs in sweep.layers.values() for run in runs]
     devices = {run.get("environment", {}).get("device") for run in runs}
     panels = {f"{stem}-parameters": partial(plots.draw_score_by_quantity, sweeps, quantity="size")}

@@ -16,27 +16,37 @@ from tmft.runs.sweeps import Sweep, describe_differences
 MISSING = "–"
 
 
+def best_and_last_layer(sweep: Sweep) -> list[int]:
+    """Return the layer of a sweep that is best on dev, and the last one of the model if it is another one."""
+    layers = [sweep.best_layer]
+    whole = sweep.num_hidden_layers
+    return layers if whole in layers or whole not in sweep.layers else [*layers, whole]
+
+
 def best_layers_table(sweeps: list[Sweep]) -> list[list[str]]:
-    """Return a table with a line per sweep, at its layer that is best on dev, as in table 1 of the paper."""
+    """Return a table of each sweep at its layers of `best_and_last_layer`, with all metrics on dev and test.
+
+    Rep et al. 2024 have these columns in tables 1 and 2: layer, parameters, and Spearman and Pearson on both
+    splits, for a checkpoint as it is, trained on word similarity before, and pre-trained further before.
+    """
     metrics = [name for name in sweeps[0].metrics if all(name in sweep.metrics for sweep in sweeps)]
+    columns = [(split, metric) for split in ("dev", "test") for metric in metrics]
     remarks = describe_differences(sweeps)
     has_remarks = any(remarks)
-    heading = ["run", "layer", "parameters", f"dev {metric_name(sweeps[0].metric)}"]
-    heading += [f"test {metric_name(metric)}" for metric in metrics]
+    heading = ["run", "layer", "parameters", *(f"{split} {metric_name(metric)}" for split, metric in columns)]
     lines = [[*heading, "seeds", *["settings that differ"] * has_remarks]]
     for sweep, remark in zip(sweeps, remarks, strict=True):
-        layer = sweep.best_layer
-        lines.append(
-            [
-                sweep.name,
-                f"{layer} of {sweep.num_hidden_layers}",
-                f"{sweep.layers[layer][0]['parameters']['paper'] / 1e6:.2f} M",
-                mean_and_std(sweep.scores(layer, "dev")),
-                *(mean_and_std(sweep.scores(layer, "test", metric)) for metric in metrics),
-                str(len(sweep.layers[layer])),
-                *[remark] * has_remarks,
-            ]
-        )
+        for layer in best_and_last_layer(sweep):
+            lines.append(
+                [
+                    sweep.name,
+                    f"{layer} of {sweep.num_hidden_layers}",
+                    f"{sweep.layers[layer][0]['parameters']['paper'] / 1e6:.2f} M",
+                    *(mean_and_std(sweep.scores(layer, split, metric)) for split, metric in columns),
+                    str(len(sweep.layers[layer])),
+                    *[remark] * has_remarks,
+                ]
+            )
     return lines
 
 
@@ -74,7 +84,7 @@ def score_by_layer_table(sweep: Sweep) -> list[list[str]]:
 
 
 def size_and_speed_table(sweeps: list[Sweep]) -> list[list[str]]:
-    """Return a table with a line per layer of each sweep: stored parameters, speed and test score."""
+    """Return a table with a line per layer of each sweep: parameters as the paper counts, speed, score."""
     metric = metric_name(sweeps[0].metric)
     lines = [["run", "layer", "million parameters", "threads", "examples per second", f"test {metric}"]]
     for sweep in sweeps:
@@ -85,7 +95,7 @@ def size_and_speed_table(sweeps: list[Sweep]) -> list[list[str]]:
                 [
                     sweep.name,
                     str(layer),
-                    f"{runs[0]['parameters'].get('stored', 0) / 1e6:.2f}",
+                    f"{runs[0]['parameters']['paper'] / 1e6:.2f}",
                     ", ".join(sorted(threads)),
                     f"{speed:,.0f}" if speed else "",
                     percent(sweep.mean(layer, "test")),
