@@ -118,13 +118,11 @@ class CommandLineParser(argparse.ArgumentParser):
         return super()._get_value(action, arg_string)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a value that is none of the choices; suggest the option that has it, or a similar choice."""
+        """Refuse a value that is none of the choices; suggest a similar one."""
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
-            options = [one for one in self._actions if one.option_strings and value in (one.choices or ())]
-            words = f"{options[0].option_strings[0]} {value}" if options else ""
-            hint = f"; did you mean {words}?" if words else did_you_mean(value, action.choices or ())
+            hint = did_you_mean(value, action.choices or ())
             raise InputError(f"{str(error).removeprefix('argument ')}{hint or '; see --help'}") from None
 
     def exclude(self, first: str, second: str) -> None:

@@ -1,4 +1,4 @@
-"""Read JSON files, write files atomically, and lock a folder."""
+"""Write files atomically, say beforehand what cannot be written, and lock a folder."""
 
 import errno
 import glob

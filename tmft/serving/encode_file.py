@@ -5,10 +5,9 @@ depend on whether the run was interrupted, nor on how many processes took turns 
 appends its blocks to a part file. If the part file exists at the start, it is resumed. At the end the blocks
 are joined.
 
-The part files are in a folder that only the user can enter and only one command works in. Next to the result,
-such as vectors.npy, a file vectors.npy.json records the model and the text, so that a search can check that
-the embeddings belong to both. If the name of the result ends with .parquet, it is a Parquet file, which has
-the record as well.
+The part files are in a folder in which only one command works. Next to the result, such as vectors.npy, a
+file vectors.npy.json records the model and the text, so that a search can check that the embeddings belong
+to both. If the name of the result ends with .parquet, it is a Parquet file, which has the record as well.
 
 Embeddings are stored as float32, or with an embedding_precision that takes a quarter or a 32nd of the space:
 
@@ -49,7 +48,6 @@ BLOCK_SIZE = 1024  # lines that are embedded together
 GROUP_BLOCKS = 16  # blocks that are a group of rows of a Parquet file, which is written at once
 EMBEDDING_COLUMN = "embedding"  # of a Parquet file that encode_file writes
 EMPTY_LINE = "."  # text that is embedded for an empty line, so that row i is always line i
-PART_FLAGS = getattr(os, "O_NOFOLLOW", 0)  # flag for os.open, which Windows does not have
 STORED_TYPES: dict[str, np.dtype[Any]] = {
     "float32": np.dtype("<f4"),
     "int8": np.dtype("i1"),
@@ -224,17 +222,15 @@ class PartFile:
         if not self.path.exists():
             return []
         with reading(self.path, "remove it"), open(self.path, "rb+") as file:
-            before = self.read_record(file)
-            if not before:
-                file.truncate(0)
-                return []
-            if before != self.record:
+            before, kept, end = self.read_record(file), [], 0
+            if before == self.record:
+                end = file.tell()
+                for digest, embeddings in self.read_blocks(file):
+                    kept.append(digest)
+                    end += self.header.size + len(embeddings)
+            elif before:
                 names = names_that_differ(before, self.record)
                 raise resume_error(self.path.parent, f"model ({', '.join(names)})")
-            kept, end = [], file.tell()
-            for digest, embeddings in self.read_blocks(file):
-                kept.append(digest)
-                end += self.header.size + len(embeddings)
             file.truncate(end)
             return kept
 
@@ -257,7 +253,7 @@ class PartFile:
         content = np.ascontiguousarray(embeddings, dtype="<f4").tobytes()
         header = self.header.pack(len(embeddings), digest, hash_block(digest, content))
         try:
-            with open(self.path, "ab", opener=open_part) as file:
+            with open(self.path, "ab") as file:
                 if file.tell() == 0:
                     header = json.dumps(self.record).encode() + b"\n" + header
                 file.write(header + content)
@@ -279,11 +275,6 @@ class PartFile:
 def hash_block(text_digest: bytes, embeddings: bytes) -> bytes:
     """Return the checksum of a block in a part file."""
     return hashlib.sha256(text_digest + embeddings).digest()
-
-
-def open_part(path: str, flags: int) -> int:
-    """Open a part file for appending, without following a symbolic link; flags are those of os.open."""
-    return os.open(path, flags | PART_FLAGS, 0o600)
 
 
 def join_blocks(
