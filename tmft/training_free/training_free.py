@@ -305,7 +305,8 @@ def score_random_embeddings(
     post-processing.
     """
     random_models = [random_static_model(model, seed=seed) for seed in range(NUM_RANDOM_MODELS)]
-    baselines = [TrainingFreeEncoders(random, {0: config.without_prompt}) for random in random_models]
+    config = replace(config.without_prompt, interpolate=0.0)  # there is no static model to interpolate with
+    baselines = [TrainingFreeEncoders(random, {0: config}) for random in random_models]
     scores = {}
     with progress_bar(len(evaluations), "tasks", desc="random embeddings") as progress:
         for name, evaluation in evaluations.items():
