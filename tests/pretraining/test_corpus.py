@@ -2,16 +2,13 @@
 
 import gzip
 import lzma
-from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import SENTENCES, vocabulary_folder
 
-import tmft.io.text
 from tmft.checkpoints.tokenizers import load_tokenizer, tokenizer_to_files
 from tmft.errors import InputError
-from tmft.io.text import OPENERS
 from tmft.packing import pack
 from tmft.pretraining.corpus import (
     SentenceSampler,
@@ -81,18 +78,6 @@ def test_a_file_that_is_not_text_is_a_one_line_error(name, content, message, tmp
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message):
         list(read_nonempty_lines([tmp_path / name]))
-
-
-@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.xz"])
-def test_a_line_that_is_too_long_is_a_one_line_error(name, tmp_path, monkeypatch):
-    """A compressed file of a few KB may hold gigabytes of one character."""
-    monkeypatch.setattr(tmft.io.text, "MAX_LINE_LENGTH", 1000)
-    with OPENERS.get(Path(name).suffix, open)(tmp_path / name, "wt") as file:
-        file.write("a" * 999 + "\n" + "b" * 998 + "\r\n")
-    with pytest.raises(InputError, match="has a line of 1,000 characters or more"):
-        list(read_nonempty_lines([tmp_path / name]))
-    monkeypatch.setattr(tmft.io.text, "MAX_LINE_LENGTH", 1001)
-    assert [len(line) for line in read_nonempty_lines([tmp_path / name])] == [999, 998]
 
 
 def test_the_same_text_gives_the_same_vocabulary(text):

@@ -129,7 +129,7 @@ def test_vectors_of_an_unknown_precision_are_refused(text, tmp_path):
     encode_file(model, text, vectors, ALONE, embedding_precision="binary")
     metadata = json.loads(metadata_path(vectors).read_text())
     for precision, message in (
-        ("int2", "their embedding_precision is 'int2'"),
+        ("int2", "'int2' is missing"),
         ("int8", "expected \\(N, 24\\) int8"),
     ):
         metadata_path(vectors).write_text(json.dumps(metadata | {"embedding_precision": precision}))
@@ -291,7 +291,11 @@ CHANGES = [  # file that is changed, what becomes of it, and words of the messag
     ),
     ("x.npy", change_bytes(lambda content: content.replace(b"(24, 24)", b"(2**9,1)")), UNREADABLE),
     ("x.npy", change_values(lambda v: np.roll(v, 1, axis=0)), "the file was changed or damaged: encode"),
-    ("x.npy", change_values(np.float64), r"they are \(\d+, 24\) float64, expected \(N, 24\) float32: encode"),
+    (
+        "x.npy",
+        change_values(np.float64),
+        r"they are \(\d+, 24\) float64, expected \(N, 24\) float32\): encode",
+    ),
     ("x.npy", change_values(set_nan), "they have values that are not finite: encode again"),
     ("text.txt", change_bytes(lambda text: text.replace(b"dog", b"cat", 1)), ANOTHER_TEXT),
     ("text.txt", change_bytes(lambda text: b"a man\n"), ANOTHER_TEXT),

@@ -20,10 +20,8 @@ import numpy as np
 from tmft.errors import InputError, describe_error, short_repr
 from tmft.io.files import check_regular_file, is_utf8_string, reading
 from tmft.io.text import (
-    MAX_LINE_LENGTH,
     OPENERS,
     UTF8,
-    bounded_lines,
     find_columns,
     read_lines,
     read_table,
@@ -32,6 +30,7 @@ from tmft.io.text import (
 )
 
 DELIMITERS = ",;\t"
+MAX_CELL_LENGTH = 1 << 24  # characters; without quotes at its end, all of a file would be one cell
 PARQUET_ROWS = 4096  # rows that are read at a time
 Cells = Iterator[tuple[str, list[str]]]  # location and cells of each row
 
@@ -157,10 +156,9 @@ def read_csv(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tupl
     """
     opener = OPENERS.get(path.suffix, open)
     with text_errors(path, encoding), opener(path, "rt", encoding=encoding or UTF8, newline="") as file:
-        lines = bounded_lines(file, path)
-        first = next(lines, "")
+        first = next(file, "")
         delimiter, names = split_header(first, columns)
-        rows = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
+        rows = csv.reader(chain([first], file), delimiter=delimiter, strict=True)
         try:
             next(rows, None)
             numbered_rows = ((rows.line_num, cells) for cells in long_rows(rows) if cells)
@@ -174,7 +172,7 @@ def read_csv(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tupl
 def long_rows(rows: Iterator[list[str]]) -> Iterator[list[str]]:
     """Yield the rows of a csv.reader, whose cells may be long. The limit is that of the whole process."""
     while True:
-        before = csv.field_size_limit(MAX_LINE_LENGTH)
+        before = csv.field_size_limit(MAX_CELL_LENGTH)
         try:
             row = next(rows, None)
         finally:

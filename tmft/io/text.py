@@ -12,7 +12,6 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TextIO
@@ -20,7 +19,6 @@ from typing import TextIO
 from tmft.errors import InputError, did_you_mean
 from tmft.io.files import check_regular_file, reading
 
-MAX_LINE_LENGTH = 1 << 24  # characters; a few KB of a compressed file may become a line of gigabytes
 OPENERS: dict[str, Callable[..., TextIO]] = {".gz": gzip.open, ".xz": lzma.open}
 STDIN = Path("-")
 INVISIBLE = {"Zs", "Zl", "Zp", "Cc", "Cf"}  # categories of spaces, control and zero-width characters
@@ -32,7 +30,7 @@ def read_lines(path: Path, encoding: str = "") -> Iterator[str]:
     """Yield every line of a text file without its line end ("\\n" or "\\r\\n"), empty lines included.
 
     path: the file; "-" means standard input. encoding: of the file, if the user can choose it; else UTF-8.
-    Raises InputError if the file is missing or damaged, is not text in UTF-8, or has a line that is too long.
+    Raises InputError if the file is missing or damaged, or is not text in UTF-8.
     """
     if path.is_char_device() or path.is_block_device():
         raise InputError(
@@ -46,7 +44,7 @@ def read_lines(path: Path, encoding: str = "") -> Iterator[str]:
         else:
             file = OPENERS.get(path.suffix, open)(path, "rt", encoding=encoding or UTF8, newline="\n")
         with file as lines:
-            for number, line in enumerate(bounded_lines(lines, path)):
+            for number, line in enumerate(lines):
                 if number == 0 and not line.endswith("\n") and "\r" in line.rstrip("\r"):
                     raise InputError(
                         f"{path} is one line: its lines end with \\r alone, as old programs on a Mac write "
@@ -74,19 +72,6 @@ def text_errors(path: Path, encoding: str = "") -> Iterator[None]:
             name = "UTF-8" if encoding in ("", UTF8) else encoding
             remedy = "name its `encoding`, such as cp1252" if encoding else "save it as UTF-8"
             raise InputError(f"{path} is not text in {name} ({guess}): {remedy}", "encoding") from None
-
-
-def bounded_lines(file: TextIO, path: Path) -> Iterator[str]:
-    """Yield the lines of an open file, with their line ends.
-
-    path: its path, for the message. Raises InputError at a line of MAX_LINE_LENGTH characters or more.
-    """
-    for line in iter(partial(file.readline, MAX_LINE_LENGTH), ""):
-        if len(line) == MAX_LINE_LENGTH:
-            raise InputError(
-                f"{path} has a line of {MAX_LINE_LENGTH:,} characters or more: name a text with shorter lines"
-            )
-        yield line
 
 
 # ------------------------------------------------------------------------------------------------ TSV files

@@ -223,15 +223,11 @@ class SavedVectors:
                 raise FileNotFoundError("there is no such file")
             self.embeddings = np.load(path, mmap_mode="r", allow_pickle=False)
             self.precision = self.metadata.get("embedding_precision", "float32")
-            if not isinstance(self.precision, str) or self.precision not in STORED_TYPES:
-                raise ValueError(f"their embedding_precision is {short_repr(self.precision)}")
-        shape: tuple[int, ...] = getattr(self.embeddings, "shape", ())
-        dtype = getattr(self.embeddings, "dtype", None)
+            width, expected = stored_width(model.dimensions, self.precision), STORED_TYPES[self.precision]
+            shape, dtype = self.embeddings.shape, self.embeddings.dtype
+            if len(shape) != 2 or shape[1] != width or dtype != expected:
+                raise ValueError(f"they are {shape} {dtype}, expected (N, {width}) {expected}")
         check_embedding_precision(model, self.precision)
-        width, expected = stored_width(model.dimensions, self.precision), STORED_TYPES[self.precision]
-        if len(shape) != 2 or shape[1] != width or dtype != expected:
-            problem = f"vectors {path}: they are {shape} {dtype}, expected (N, {width}) {expected}"
-            raise InputError(f"{problem}: encode again", "vectors")
 
     def read(self, count: int) -> np.ndarray:
         """Return the next embeddings, (count, D). Raises InputError if there are not so many."""
