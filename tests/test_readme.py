@@ -18,12 +18,12 @@ from tmft import InputError, SentenceEncoder
 from tmft.cli import data_command as data
 from tmft.cli import encode_command as encode
 from tmft.cli import export_command as export
-from tmft.cli import grid_command as grid
 from tmft.cli import predict_command as predict
 from tmft.cli import report_command as report
 from tmft.cli import search_command as search
 from tmft.cli import serve_command as serve
 from tmft.cli import student_command as student
+from tmft.cli import tables_command as tables
 from tmft.cli.entry_points import COMMANDS as COMMAND_NAMES
 from tmft.cli.options import fields_from_args
 from tmft.cli.train_options import objective_args
@@ -51,7 +51,7 @@ PARSERS = {"train.py": train, "evaluate.py": evaluate, "cka.py": cka, "data/get_
 PARSERS |= {"-m tmft train": train, "-m tmft evaluate": evaluate, "-m tmft cka": cka}
 PARSERS |= {
     f"-m tmft {module.__name__.rpartition('.')[2].removesuffix('_command')}": module
-    for module in (encode, search, predict, serve, export, student, report, grid, data)
+    for module in (encode, search, predict, serve, export, student, report, tables, data)
 }
 
 

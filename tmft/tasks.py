@@ -68,6 +68,7 @@ ENTAILMENT = {"CONTRADICTION": 0, "NEUTRAL": 1, "ENTAILMENT": 2}  # SICK
 NLI = {"contradiction": 0, "neutral": 1, "entailment": 2}  # SNLI and MultiNLI
 TWO_WAY_NLI = {"not_entailment": 0, "entailment": 1}  # QNLI, RTE
 SENTIMENT = {str(stars): stars for stars in range(5)}  # SST-5: 0 is very negative, 4 very positive
+CITATION_INTENTS = {"background": 0, "method": 1, "result": 2}  # SciCite
 QUESTION_TYPES = {name: index for index, name in enumerate("ABBR DESC ENTY HUM LOC NUM".split())}  # TREC
 
 # Hyperparameters of Sentence-T5 (Ni et al. 2021, arXiv:2108.08877, section 4.3), for one epoch. The learning
@@ -168,6 +169,7 @@ TASKS = {
     "mpqa":           classification_task("senteval/mpqa.tsv", classes=BINARY),
     "sst2":           classification_task("senteval/sst2/{split}.tsv", classes=BINARY),
     "trec":           classification_task("senteval/trec/{split}.tsv", classes=QUESTION_TYPES),
+    "scicite":        classification_task("scicite/{split}.tsv", classes=CITATION_INTENTS),
     "sst5-transfer":  classification_task("sst5/{split}.tsv", classes=SENTIMENT),
     "mrpc-transfer":  classification_task("mrpc/{split}.tsv", columns=PAIR_COLUMNS, classes=BINARY),
     "sicke-transfer": classification_task("sick/{split}.tsv", columns=PAIR_COLUMNS, classes=ENTAILMENT),

@@ -20,12 +20,12 @@ from tmft import InputError, SentenceEncoder
 from tmft.cli import data_command, entry_points
 from tmft.cli import encode_command as encode
 from tmft.cli import export_command as export
-from tmft.cli import grid_command as grid
 from tmft.cli import predict_command as predict
 from tmft.cli import report_command as report
 from tmft.cli import search_command as search
 from tmft.cli import serve_command as serve
 from tmft.cli import student_command as student
+from tmft.cli import tables_command as tables
 from tmft.cli.parser import CommandLineParser
 from tmft.loop import Recipe
 from tmft.pretraining.pretraining_loop import PretrainingRecipe
@@ -119,11 +119,10 @@ MISTAKES = [
      "--isotropy with tweet: choose a task with similarity scores, "),
     (["evaluate", "--isotropy", "--task", "mrpc"],
      "--isotropy with mrpc: choose a task with similarity scores, "),
-    (["grid", "--precision", "bf16"], "unknown option --precision; see --help"),
-    (["grid", "--token-weights", "idf"], "unknown option --token-weights; see --help"),
-    (["grid", "--data-root", "x"], "--data and --data-root: give only one of the two"),
-    (["grid", "--split", "dev"], "unknown option --split; "),
-    (["grid", "--out", "/proc/none/x"], "cannot write "),
+    (["tables", "--precision", "bf16"], "unknown option --precision; see --help"),
+    (["tables", "--token-weights", "idf"], "unknown option --token-weights; see --help"),
+    (["tables", "--table", "table-6"], "--table 'table-6': choose one of table-1, "),
+    (["tables", "--static", "runs/b2s"], "--static runs/b2s: give NAME=MODEL"),
     (["encode", "--task", "stsb"], "unknown option --task; see --help"),
     (["export", "--precision", "int8"], "unknown option --precision"),
     (["export", "--task", "mrpc"], "--task mrpc: choose one task with similarity scores, such as stsb"),
@@ -146,7 +145,7 @@ COMMANDS = {
     "export": export,
     "student": student,
     "report": report,
-    "grid": grid,
+    "tables": tables,
     "cka": cka,
     "data": data_command,
 }
@@ -163,7 +162,7 @@ def message_of(name: str, words: list[str], arguments, tiny_folder, tiny_data) -
         "search": [*folder, "a query", "--corpus", "x.txt"],
         "export": [*folder, str(tiny_folder / "export"), *data],
         "report": ["runs"],
-        "grid": [*folder, "--task", "stsb", *data],
+        "tables": folder,
     }
     with pytest.raises(InputError) as error:
         COMMANDS[name].main([*working[name], *words])
@@ -199,7 +198,7 @@ FIGURE_FILES = [(cka, "{model} {model} --plot {out}", "--plot")]
 OUTPUT_FOLDERS = [
     (evaluate, "{model} --data {pairs} --save {out}", "--save"),
     (evaluate, "{model} --data {pairs} --cs224n-predictions {out}", "--cs224n-predictions"),
-    (grid, "{model} --data {pairs} --task stsb --out {out}", "--out"),
+    (tables, "{model} --out {out}", "--out"),
     (report, "{runs} --out {out}", "--out"),
     (export, "{model} {out}", "FOLDER"),
     (student, "{model} {out} --text {text}", "FOLDER"),
@@ -300,7 +299,7 @@ def test_no_output_replaces_a_link_or_a_pipe(kind, tiny_folder, tiny_data, tmp_p
         (evaluate, [model, *data, "--cs224n-predictions", "{out}"], "sts-dev-output.csv"),
         (cka, [model, model, "--json", "{out}"], ""),
         (cka, [model, model, "--plot", "{out}"], ""),
-        (grid, [model, *data, "--task", "stsb", "--out", "{out}"], "grid.json"),
+        (tables, [model, "--table", f"{ROOT}/tests/harness/sample.toml", "--out", "{out}"], "tables.json"),
         (encode, [model, "x.txt", "--out", "{out}"], ""),
         (train, ["--ckpt", model, *data, "--output-dir", "{out}", "--layer", "1", "--run-name", "r"],
          "r-layer1-seed0/model.safetensors"),
@@ -323,7 +322,7 @@ def test_no_output_replaces_a_link_or_a_pipe(kind, tiny_folder, tiny_data, tmp_p
         (evaluate, "{model} --data {data} --save {data}/../{data_name}", "the command reads this folder"),
         (cka, "{model} {model} --data {data}/dev.tsv --json {data}/dev.tsv", "the command reads this file"),
         (cka, "{model} {model} --json {model}/tokenizer.json", "it is a file of .*, which"),
-        (grid, "{model} --data {data} --task stsb --out {model}", "the command reads this folder"),
+        (tables, "{model} --out {model}", "the command reads this folder"),
         (train, "--ckpt {run} --data {data} --run-name r --layer 1 --output-dir {runs}",
          "is the folder of .*, which is read: choose another run_name"),
     ],
@@ -390,7 +389,7 @@ WITHOUT_DEFAULT = {
     student: {"TEACHER", "FOLDER", "--text"},
     export: MODEL | {"FOLDER"},
     report: {"RUNS"},
-    grid: {"MODEL"},
+    tables: {"MODEL"},
     data_command: {"NAME"},
 }
 

@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -480,6 +481,34 @@ def test_a_file_is_written_for_each_name_and_read_by_its_task(tmp_path, monkeypa
     assert read_examples(get_task("mr", data_root=str(data)), "test").texts[0][1] == "."  # it was empty
 
 
+def test_scicite_is_read_from_its_json_lines(tmp_path):
+    for split in ("train", "dev", "test"):
+        lines = [
+            {"string": f"a {split}\nof two", "label": "method", "id": 1},
+            {"string": "b", "label": "result"},
+        ]
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = [("method", "a dev of two"), ("result", "b")]
+    assert read_release(RELEASES["scicite"], tmp_path)["dev"] == rows
+    (tmp_path / "test.jsonl").write_text('{"string": "a"}\n')
+    with pytest.raises(
+        InputError, match=r"^no string and label \(.*test.jsonl, line 1\): download it again$"
+    ):
+        read_release(RELEASES["scicite"], tmp_path)
+
+
+def test_wikitext_is_split_into_sentences_of_at_least_10_characters(tmp_path):
+    (tmp_path / "valid.txt").write_text(
+        ' = Short = \n \n One sentence . Is it a No. 2 ? Yes . " An end ! "\n'
+    )
+    (tmp_path / "wiki.train.tokens").write_text(" = Longer title = \n")
+    sentences = ["= Longer title =", "One sentence .", "Is it a No. 2 ?", '" An end !']
+    assert list(read_release(RELEASES["wikitext-2"], tmp_path)) == sentences
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="has none of the files wiki.train.tokens, train.txt, "):
+        list(read_release(RELEASES["wikitext-2"], tmp_path / "empty"))
+
+
 # ------------------------------------------------------------------------------------------------ the table
 
 
@@ -488,14 +517,14 @@ def test_every_address_is_of_one_file_with_a_unique_name():
         names = [url.rpartition("/")[2] for url in release.urls]
         assert all(url.startswith("https://") for url in release.urls) and all(names), name
         assert len({*names}) == len(names)  # they are fetched into one folder
-        assert release.urls or name in ("quora-pairs", "glue")
+        assert release.urls or name in ("quora-pairs", "glue", "scicite", "wikitext-2")
         files = {file.name for choices in release.files.values() for file in choices}
         assert not name.startswith("sts1") or set(names) <= files
 
 
 def test_every_task_has_a_release_under_the_name_of_its_folder():
     folders = {Path(task.files).parts[0] for task in TASKS.values() if task.files}
-    assert folders - {"sample"} | {"nli"} == {*RELEASES}
+    assert folders - {"sample"} | {"nli", "wikitext-2"} == {*RELEASES}
     assert len(expand_groups(["sentglue"])) == 9 and set(expand_groups(["sentglue"])) <= TASKS.keys()
 
 

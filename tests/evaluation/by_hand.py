@@ -1,4 +1,4 @@
-"""Embeddings that are changed by hand: what evaluate.py and grid are compared with."""
+"""Embeddings that are changed by hand: what evaluate.py and `tmft tables` are compared with."""
 
 import random
 from collections.abc import Sequence

@@ -45,6 +45,16 @@ def test_uniformity_is_the_mean_over_all_pairs_also_in_blocks(monkeypatch):
     assert uniformity(X) == pytest.approx(expected, rel=1e-10)
 
 
+def test_vectors_that_are_not_scaled_keep_their_distances():
+    """Also where each exp(-2 d²) is 0 in float64."""
+    distances = torch.pdist(X.double())
+    expected = distances.square().mul(-2).logsumexp(0).item() - math.log(len(distances))
+    assert uniformity(X, scale=False) == pytest.approx(expected, rel=1e-10)
+    far = 20 * torch.arange(3.0)[:, None]
+    assert uniformity(far, scale=False) == pytest.approx(-800 + math.log(2 / 3))
+    assert alignment(far[:2], far[1:], scale=False) == 400
+
+
 def test_alignment_of_equal_orthogonal_and_opposite_vectors():
     u = torch.eye(3)
     assert alignment(u, 5 * u) == 0 and alignment(u, -u) == 4

@@ -54,7 +54,7 @@ JOBS = {
     "export": f"export {TWINS}/mlm served --layer 2",
     # from the hub of serve_hub
     "download": "evaluate.py someone/tiny-electra --layer 2 --task sample --json scores.json",
-    "grid": f"grid {TWINS}/mlm --layer 1 --task sample --out grid",
+    "tables": f"tables {TWINS}/mlm --layer 1 --table {ROOT}/tests/harness/sample.toml --out tables",
 }
 if find_spec("onnxscript"):
     JOBS["export to ONNX"] = f"export {TWINS}/mlm served --layer 1 --format onnx"
@@ -148,14 +148,15 @@ def command(line: str) -> int:
     import train
     from tmft.cli import encode_command as encode
     from tmft.cli import export_command as export
-    from tmft.cli import grid_command as grid
+    from tmft.cli import tables_command as tables
     from tmft.cli.parser import run_command
 
     os.environ |= {"HF_HOME": str(Path("hf").absolute()), "HF_HUB_OFFLINE": "0"}
     tmft.training.checkpointing.SAVE_INTERVAL = 0.05
     tmft.students.distillation_data.DATA_FOLDER = Path("../cache").absolute()
     name, *words = line.split()
-    commands = {"train.py": train, "evaluate.py": evaluate, "encode": encode, "export": export, "grid": grid}
+    commands = {"train.py": train, "evaluate.py": evaluate, "encode": encode, "export": export}
+    commands["tables"] = tables
     try:
         run_command(lambda: commands[name].main(words))
     except SystemExit as error:

@@ -93,7 +93,7 @@ JOBS = {
     "evaluate layers": "evaluate twins/mlm --layer all --task sample --isotropy --json layers.json",
     "evaluate without training": "evaluate twins/mlm --layer 1+5 --token-weights idf --postprocess zscore "
     "--task sample --json zscore.json",
-    "grid": "grid twins/mlm --layer 1+8 --task sample --out grid",
+    "tables": f"tables twins/mlm --table {ROOT}/tests/harness/sample.toml --out tables",
     "report": "report runs",
 }
 

@@ -17,7 +17,7 @@ from tmft.io.packages import missing_packages
 from tmft.io.paths import PACKAGE_DATA
 
 SCRIPTS = ("train", "evaluate", "cka")  # in the root of a checkout; in an installation in tmft.commands
-COMMANDS = (*SCRIPTS, *"encode search predict serve export student report grid data".split())
+COMMANDS = (*SCRIPTS, *"encode search predict serve export student report tables data".split())
 
 
 def main() -> None:

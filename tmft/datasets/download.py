@@ -66,7 +66,7 @@ def download_dataset(dataset_name: str, source: str | None = None, root: Path = 
             note = f"; this release has no scores for {', '.join(missing)}" if missing else ""
             return f"wrote {root / dataset_name} ({counts} {release.item_name}s){note}"
         count = write_sentences(content, root / dataset_name / "sentences.txt")
-        return f"wrote {root / dataset_name / 'sentences.txt'} ({count} distinct sentences)"
+        return f"wrote {root / dataset_name / 'sentences.txt'} ({count} sentences)"
 
 
 def check_download_folder(folder: Path, source: str | None) -> None:

