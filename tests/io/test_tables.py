@@ -1,7 +1,9 @@
 """Tables of any kind give the same cells; the message about a wrong row names it."""
 
+import csv
 import gzip
 import json
+from decimal import Decimal
 
 import pytest
 
@@ -32,6 +34,31 @@ def csv_text(delimiter: str) -> str:
 @pytest.mark.parametrize("name", ["table.csv", "table.csv.gz"])
 def test_csv_files_of_any_delimiter_give_their_cells(delimiter, name, tmp_path):
     assert cells(write(tmp_path, name, "\ufeff" + csv_text(delimiter))) == ROWS
+
+
+SPACED = [' "a" b', "  c", ' "', 'd "e"', ' ", ', "f ", ' "g\n"', ""]
+
+
+def test_texts_that_begin_with_spaces_and_quotes_are_kept(tmp_path):
+    """In a file as Excel and pandas write it, where a text with a quote is in quotes."""
+    with open(tmp_path / "t.csv", "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([["text", "score"], *([text, " 1"] for text in SPACED)])
+    assert cells(tmp_path / "t.csv") == [[text, " 1"] for text in SPACED]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_the_first_line_of_excel_says_the_delimiter(delimiter, end, tmp_path):
+    path = write(tmp_path, "t.csv", f"\ufeffsep={delimiter}{end}" + csv_text(delimiter))
+    assert cells(path) == ROWS
+
+
+def test_decimals_of_parquet_are_numbers(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    numbers = [Decimal("4.50"), Decimal("-20.00"), None, Decimal("0.00"), Decimal("12345678901234567890.25")]
+    parquet.write_table(pyarrow.table({"n": numbers}), tmp_path / "t.parquet")
+    assert cells(tmp_path / "t.parquet", "n") == [["4.5"], ["-20"], [""], ["0"], ["12345678901234567890.25"]]
 
 
 def test_jsonl_values_become_texts(tmp_path):
@@ -101,6 +128,11 @@ MISTAKES = [
     ("t.csv", "text,score\na,1\nb,c,2\n", "3 fields instead of 2 .*t.csv, line 3.: put quotes"),
     ("t.csv", 'text,score\n"a,1\n', "t.csv is not CSV up to line 2 .unexpected end of data"),
     ("t.csv", 'text,score\n"a"b,1\n', "t.csv is not CSV up to line 2 "),
+    ("t.csv", 'score, text\n1, "a, b"\n', "a quote comes after a space, .*t.csv, line 2.: remove the spaces"),
+    ("t.csv", 'score, text\n1, "a"\n', "a quote comes after a space, .*t.csv, line 2.: remove the spaces"),
+    ("t.csv", 'sep=;\nscore; "text"\n1;a\n', "a quote comes after a space, .*t.csv, line 2.: remove the"),
+    ("t.csv", 'score, text\n1, "a\nb"\n', "a quote comes after a space, .*t.csv, line 2.: remove the spaces"),
+    ("t.csv", "sep=;\ntext;score\na;1\nb\n", "1 fields instead of 2 .*t.csv, line 4.: put quotes"),
     ("t.csv", "text,score\na\0b,1\n", "holds a zero byte or half a character"),
     ("t.csv", "text,score\n\xe9,1\n".encode("latin-1"), "is not text in UTF-8"),
     ("t.csv.gz", b"", "no column 'text' .*: no column has a name"),

@@ -8,6 +8,7 @@ are decompressed, except Parquet, which has a compression of its own.
 
 import csv
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from importlib.util import find_spec
@@ -65,15 +66,33 @@ def read_values(
     yield from READERS[kind](path, columns, encoding)
 
 
-def split_header(line: str, columns: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the delimiter of a CSV file and the names of its columns, from its first line.
+def split_header(lines: Iterator[str], columns: Sequence[str]) -> tuple[int, str, str, list[str]]:
+    """Return the header of a CSV file: how many lines are above it, itself, its delimiter, names of columns.
 
-    columns: names that one of the columns have; the delimiter is the one that gives them, or most columns.
+    lines: of the file; those up to the header are taken. columns: names that some of the columns have. The
+    delimiter is the one of a first line such as sep=; (of Excel), or it gives these names, or most columns.
     """
-    headers = {mark: next(csv.reader([line], delimiter=mark), []) for mark in DELIMITERS}
+    line, delimiters = next(lines, ""), DELIMITERS
+    marked = re.fullmatch(r"sep=(.)\r?\n?", line)
+    if marked:
+        line, delimiters = next(lines, ""), marked[1]
+    headers = {mark: next(csv.reader([line], delimiter=mark), []) for mark in delimiters}
     headers = {mark: [name.strip() for name in header] for mark, header in headers.items()}
     delimiter = max(headers, key=lambda mark: (set(columns) <= set(headers[mark]), len(headers[mark])))
-    return delimiter, headers[delimiter]
+    return int(marked is not None), line, delimiter, headers[delimiter]
+
+
+def check_quotes(cells: list[str], lines: list[str], delimiter: str, location: str) -> None:
+    """Raise InputError if quotes in a row of a CSV file are not those of Excel, but come after a space.
+
+    cells, lines: of the row. In the line 1, "a, b" such a text would have a quote and end at its comma.
+    """
+    suspects = [i for i, cell in enumerate(cells) if cell[:1] == " " and cell.lstrip(" ")[:1] == '"']
+    if suspects:
+        others = next(csv.reader(lines, delimiter=delimiter, skipinitialspace=True))
+        if len(others) != len(cells) or any(others[i] != cells[i] for i in suspects):
+            problem = f"a quote comes after a space, where it is a character of the text ({location})"
+            raise InputError(f"{problem}: remove the spaces between the delimiters and the quotes")
 
 
 def read_texts_and_values(
@@ -156,17 +175,32 @@ def read_csv(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tupl
     """
     opener = OPENERS.get(path.suffix, open)
     with text_errors(path, encoding), opener(path, "rt", encoding=encoding or UTF8, newline="") as file:
-        first = next(file, "")
-        delimiter, names = split_header(first, columns)
-        rows = csv.reader(chain([first], file), delimiter=delimiter, strict=True)
+        lines_above, first, delimiter, names = split_header(file, columns)
+        taken: list[str] = []  # the lines of a row
+        rows = csv.reader(recorded(chain([first], file), taken), delimiter=delimiter, strict=True)
+
+        def numbered_rows() -> Iterator[tuple[int, list[str]]]:
+            for number, cells in enumerate(long_rows(rows)):
+                check_quotes(cells, taken, delimiter, f"{path}, line {rows.line_num + lines_above}")
+                taken.clear()
+                if number == 0:
+                    yield 1, names
+                elif cells:
+                    yield rows.line_num + lines_above, cells
+
+        remedy = "put quotes around a text that has the delimiter or a line end"
         try:
-            next(rows, None)
-            numbered_rows = ((rows.line_num, cells) for cells in long_rows(rows) if cells)
-            remedy = "put quotes around a text that has the delimiter or a line end"
-            yield from select_columns(chain([(1, names)], numbered_rows), path, columns, remedy=remedy)
+            yield from select_columns(numbered_rows(), path, columns, remedy=remedy)
         except csv.Error as error:
-            problem = f"{path} is not CSV up to line {rows.line_num} ({describe_error(error)})"
+            problem = f"{path} is not CSV up to line {rows.line_num + lines_above} ({describe_error(error)})"
             raise InputError(f"{problem}: close its quotes, and double those inside a text") from None
+
+
+def recorded(lines: Iterator[str], taken: list[str]) -> Iterator[str]:
+    """Yield lines, and append each of them to `taken`."""
+    for line in lines:
+        taken.append(line)
+        yield line
 
 
 def long_rows(rows: Iterator[list[str]]) -> Iterator[list[str]]:
