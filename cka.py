@@ -24,11 +24,10 @@ from pathlib import Path
 import tmft.cli  # noqa: F401  first: from now on Ctrl-C is one line
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.cka import linear_cka  # noqa: F401  for those who call cka.linear_cka(x, y)
-from tmft.cli.options import add_device_option, add_dtype_option, add_field_option
+from tmft.cli.options import add_device_option, add_dtype_option, add_field_option, command_device
 from tmft.cli.parser import CommandLineParser, default_command, program_name, run_command
 from tmft.data import PACKAGE_DATA, SPLITS
 from tmft.datasets.task_lookup import read_available_split
-from tmft.device import choose_device
 from tmft.errors import InputError
 from tmft.evaluation.compare_layers import (
     MAX_IN_MEMORY,
@@ -79,7 +78,7 @@ def main(argv: list[str] | None = None) -> None:
         for layer in layers
     ]
     check_writable(args.json, args.plot, inputs=[*names, *folders, args.data, args.data_root, DATA_FOLDER])
-    device = choose_device(args.device)
+    device = command_device(args.device)
     for name in [*names, *folders]:
         ModelFolder.open(name, weights=False)  # an error in a name comes before sentences are downloaded
     sentences, source = find_sentences(args)

@@ -31,6 +31,7 @@ import tmft.cli  # noqa: F401  first, because it ends the import of torch with o
 from tmft.checkpoints.sentence_folder import describe_compatibility
 from tmft.cli.evaluate_options import add_evaluate_options, check_evaluate_options, check_tasks
 from tmft.cli.options import (
+    command_device,
     is_training_free,
     load_model,
     make_training_free_encoders,
@@ -39,7 +40,6 @@ from tmft.cli.options import (
 )
 from tmft.cli.parser import CommandLineParser, run_command
 from tmft.datasets.task_lookup import read_split
-from tmft.device import choose_device
 from tmft.evaluation.compare_models import MAX_TIMED_SENTENCES, compare_models, sentences_per_second
 from tmft.evaluation.cs224n_submission import write_predictions
 from tmft.evaluation.evaluators import Evaluation, score_tasks
@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> None:
     untrained = {name: Evaluation(task, readers[name], args.split) for name, task in tasks.items()}
     for evaluation in untrained.values():
         evaluation.read()  # so that missing or damaged data is reported before a model is loaded
-    models = [load_model(args, choose_device(args.device), checkpoint=name) for name in names]
+    models = [load_model(args, command_device(args.device), checkpoint=name) for name in names]
     encoders, evaluations = [], []
     for name, model, run in zip(names, models, runs, strict=True):
         similarity = model.similarity_fn_name

@@ -38,11 +38,10 @@ from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
-from tmft.cli.options import fields_from_args
+from tmft.cli.options import command_device, fields_from_args
 from tmft.cli.parser import CommandLineParser, default_command, run_command
 from tmft.cli.train_options import add_train_options, check_train_options, expand_config, objective_args
 from tmft.datasets.task_lookup import get_task, read_all_splits, with_available_eval_data
-from tmft.device import choose_device
 from tmft.io.distributed import Processes, init_distributed
 from tmft.io.paths import PACKAGE_DATA
 from tmft.pretraining.pretraining_loop import PretrainingRecipe
@@ -71,7 +70,7 @@ def main(argv: list[str] | None = None) -> None:
     if not (args.ckpt or args.from_scratch or args.task in PRETRAINING_TASKS):
         return main(default_command("train.py", FIRST_RUN, argv))
     seeds = list(range(args.num_seeds or 1)) if args.seed is None else [args.seed]
-    processes = init_distributed(choose_device(args.device))  # one process, unless torchrun started several
+    processes = init_distributed(command_device(args.device))  # one process, unless torchrun started several
     if args.task in PRETRAINING_TASKS:
         pretrain_all(args, seeds, processes)
     else:

@@ -12,7 +12,6 @@ from torch import Tensor
 from tqdm import tqdm
 
 from tmft.errors import InputError
-from tmft.speed.threads import limit_threads
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,10 +21,8 @@ PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float
 def choose_device(name: str) -> torch.device:
     """Return the torch device with this name; "auto" is the GPU if there is one, else the CPU.
 
-    In a container with a CPU quota, torch gets no more threads than the quota allows, see `limit_threads`.
     Raises InputError if torch does not know the device, cannot use it, or has no mixed precision on it.
     """
-    limit_threads()
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -40,6 +37,12 @@ def choose_device(name: str) -> torch.device:
     if not torch.amp.is_autocast_available(device.type):
         raise InputError(f"device {name}: torch cannot compute on it: use auto or cpu", "device")
     return device
+
+
+def check_has_values(device: torch.device) -> None:
+    """Raise InputError if the weights of a model on a device have no values, those on torch's meta device."""
+    if device.type == "meta":
+        raise InputError("the model is on the device meta, where weights have no values: load it on the cpu")
 
 
 def choose_precision(precision: str, device: torch.device) -> str:

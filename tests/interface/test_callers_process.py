@@ -11,7 +11,9 @@ import torch
 from conftest import PAIRS, SENTENCES, tiny_model
 
 from tmft import SentenceEncoder, fine_tune, linear_cka, search
+from tmft.cli.options import command_device
 from tmft.datasets.own_data import convert_tables
+from tmft.speed import threads
 from tmft.speed.matmul import BACKEND
 from tmft.students.distill import distill
 
@@ -55,10 +57,37 @@ def searches(folder, path):
     search(folder, SENTENCES[:1], SENTENCES)
 
 
-@pytest.mark.parametrize("call", [calls_fine_tune, calls_distill, converts_a_table, encodes, searches])
+def chooses_a_device(folder, path):
+    SentenceEncoder.from_pretrained(folder, device="auto")
+
+
+@pytest.fixture
+def quota(tmp_path, monkeypatch):
+    """The process is in a container that may use half of a core, and torch has two threads."""
+    (tmp_path / "cgroup").mkdir()
+    (tmp_path / "cgroup/cpu.max").write_text("50000 100000")
+    monkeypatch.setattr(threads, "CGROUP", tmp_path / "cgroup")
+    for name in threads.OWN_SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("quota")
+@pytest.mark.parametrize(
+    "call", [chooses_a_device, calls_fine_tune, calls_distill, converts_a_table, encodes, searches]
+)
 def test_the_process_of_the_caller_is_as_it_was(call, tmp_path):
     tiny_model().save_pretrained(tmp_path / "model")
     torch.manual_seed(7)
     before = {name: read() for name, read in PROCESS.items()}
     call(tmp_path / "model", tmp_path)
     assert [name for name, read in PROCESS.items() if read() != before[name]] == []
+
+
+@pytest.mark.usefixtures("quota")
+def test_a_command_has_no_more_threads_than_its_container_allows():
+    command_device("auto")
+    assert torch.get_num_threads() == 1

@@ -63,7 +63,7 @@ REPLACEMENTS = {
         **NO_LONG_ROWS,
         "long_row_attention": None,
     },
-    "tmft.device": {"limit_threads": lambda: None},
+    "tmft.cli.options": {"limit_threads": lambda: None},
     "tmft.pooling": {"no_autocast": lambda device_type: torch.autocast(device_type, enabled=False)},
     "tmft.packing": {"bin_pack": one_row_each, "copy_to": Tensor.to},
     "tmft.pretraining.masking": {"copy_to": Tensor.to},

@@ -20,9 +20,8 @@ import time
 from argparse import Namespace
 from pathlib import Path
 
-from tmft.cli.options import add_embedding_options, add_model_options, load_model
+from tmft.cli.options import add_embedding_options, add_model_options, command_device, load_model
 from tmft.cli.parser import CommandLineParser
-from tmft.device import choose_device
 from tmft.io.atomic import check_writable
 from tmft.io.distributed import init_distributed
 from tmft.io.formatting import format_duration
@@ -34,7 +33,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     check_writable(args.out)  # before another name is made of this one
     check_writable(args.out, metadata_path(args.out), inputs=[args.file, args.model, args.static_from])
-    processes = init_distributed(choose_device(args.device))
+    processes = init_distributed(command_device(args.device))
     model = load_model(args, processes.device)
     start = time.perf_counter()
     with prepacked_weights(model.encoder):

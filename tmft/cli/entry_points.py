@@ -116,9 +116,10 @@ def format_versions() -> str:
         return "\n".join([*lines, missing])
     import torch  # these take a second, which the other uses of this module need not wait
 
-    from tmft.device import choose_device, choose_precision
+    from tmft.cli.options import command_device
+    from tmft.device import choose_precision
 
-    device = choose_device("auto")
+    device = command_device("auto")
     precision = choose_precision("auto", device)
     is_gpu = device.type == "cuda"
     details = torch.cuda.get_device_name(device) if is_gpu else f"threads {torch.get_num_threads()}"

@@ -24,13 +24,13 @@ from tmft.cli.options import (
     add_embedding_options,
     add_model_options,
     add_task_options,
+    command_device,
     load_model,
     only_similarity_task,
     tasks_from_args,
 )
 from tmft.cli.parser import CommandLineParser
 from tmft.datasets.task_lookup import read_split
-from tmft.device import choose_device
 from tmft.errors import InputError
 from tmft.evaluation.evaluators import Evaluation
 from tmft.export.export import DTYPES, FORMATS, QUANTIZED_DTYPES, export, folder_size
@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> None:
     evaluation = Evaluation(task, cache(partial(read_split, task)), args.split)
     sentences = evaluation.examples.sentences
     dtype = "auto" if args.dtype == "auto" else "float32"
-    original = exported = load_model(args, choose_device(args.device), dtype).to("cpu")
+    original = exported = load_model(args, command_device(args.device), dtype).to("cpu")
     if args.dtype == "auto":
         args.dtype = str(original.dtype).removeprefix("torch.")
     if args.prune_vocabulary:

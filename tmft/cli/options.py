@@ -37,6 +37,7 @@ from tmft.pooling import POOLINGS
 from tmft.runs.run_config import FineTuningConfig
 from tmft.runs.run_result import FineTunedRun
 from tmft.sentence_encoder import SentenceEncoder
+from tmft.speed.threads import limit_threads
 from tmft.tasks import GROUPS, TASKS, Task
 from tmft.training_free.postprocessing import POSTPROCESSING, check_postprocessing, keep_first_dimensions
 from tmft.training_free.static_models import static_model_from_text
@@ -202,6 +203,15 @@ def refuse_precision(value: str) -> NoReturn:
     raise InputError(f"--precision {value}: give --dtype {dtype} in its place")
 
 
+def command_device(name: str) -> torch.device:
+    """Return the device of a command, which has the process for itself.
+
+    In a container with a CPU quota, torch gets no more threads than the quota allows, see `limit_threads`.
+    """
+    limit_threads()
+    return choose_device(name)
+
+
 def load_model(
     args: Namespace, device: torch.device, dtype: str | None = None, checkpoint: str | None = None
 ) -> SentenceEncoder:
@@ -250,7 +260,7 @@ def load_mean_pooling_model(args: Namespace) -> SentenceEncoder:
         args.model, args.layer, "mean", args.max_length, init, dtype=args.dtype or "float32"
     )
     model.prompt, model.layers = "", None
-    return model.to(choose_device(args.device))
+    return model.to(command_device(args.device))
 
 
 # -------------------------------------------------------------------------------------------------- the tasks

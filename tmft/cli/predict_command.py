@@ -13,7 +13,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
-from tmft.cli.options import add_device_option
+from tmft.cli.options import add_device_option, command_device
 from tmft.cli.parser import CommandLineParser
 from tmft.errors import InputError
 from tmft.io.formatting import without_control_characters
@@ -24,7 +24,7 @@ from tmft.serving.encode_file import batched
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    predictor = Predictor.from_pretrained(args.folder, args.task, args.device)
+    predictor = Predictor.from_pretrained(args.folder, args.task, str(command_device(args.device)))
     names = predictor.task.columns
     if args.columns and len(args.columns) != len(names):
         given = f"columns {','.join(args.columns)}: the model was trained on {' and '.join(names)}"

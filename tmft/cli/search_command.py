@@ -19,9 +19,8 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from tmft.cli.options import add_embedding_options, add_model_options, load_model
+from tmft.cli.options import add_embedding_options, add_model_options, command_device, load_model
 from tmft.cli.parser import CommandLineParser
-from tmft.device import choose_device
 from tmft.embedding.prompts import choose_prompt, parse_prompt
 from tmft.io.formatting import without_control_characters
 from tmft.sentence_encoder import SentenceEncoder
@@ -31,7 +30,7 @@ from tmft.speed.matmul import prepacked_weights
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    model = load_model(args, choose_device(args.device))
+    model = load_model(args, command_device(args.device))
     query_prompt, document_prompt = prompts = search_prompts(args, model)
     if any(prompts):
         query, line = (without_control_characters(repr(prompt)) for prompt in prompts)

@@ -12,9 +12,8 @@ otherwise; Ctrl+C ends it. docs/serving.md says what it accepts and refuses, and
 from argparse import Namespace
 from functools import partial
 
-from tmft.cli.options import add_embedding_options, add_model_options, load_model
+from tmft.cli.options import add_embedding_options, add_model_options, command_device, load_model
 from tmft.cli.parser import CommandLineParser
-from tmft.device import choose_device
 from tmft.errors import InputError, check_range
 
 
@@ -25,7 +24,7 @@ def main(argv: list[str] | None = None) -> None:
         from tmft.serving.server import serve
     except ImportError as error:
         raise InputError(f"this command needs {error.name}: pip install 'litserve>=0.2.19,<0.3'") from None
-    serve(partial(load_model, args, choose_device(args.device)), args.host, args.port)
+    serve(partial(load_model, args, command_device(args.device)), args.host, args.port)
 
 
 # fmt: off
