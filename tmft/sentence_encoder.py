@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmft.device import choose_device, progress_bar
+from tmft.device import check_has_values, choose_device, progress_bar
 from tmft.embedding.layer_mix import check_layer_mix, layer_mix_width, mean_hidden_state
 from tmft.embedding.modules import Normalize, check_module_widths
 from tmft.embedding.prompts import (
@@ -562,6 +562,7 @@ class SentenceEncoder(nn.Module):
         saves time, and their embeddings are then equal to the last bit; otherwise the last bits could depend
         on the place of a sentence in its batch, unless reproducible is given.
         """
+        check_has_values(self.device)
         if len(token_ids) == 0:
             return self.embed_token_ids([[self.tokenizer.pad_id]], forward)[..., :0, :]
         prepare_for_fork()
@@ -665,6 +666,8 @@ class SentenceEncoder(nn.Module):
         from tmft.checkpoints.sentence_folder import save_sentence_encoder
 
         save_sentence_encoder(self, folder, dtype)
+
+    save = save_pretrained  # its name in sentence-transformers
 
     def push_to_hub(self, repo_id: str, private: bool = True) -> str:
         """Upload the folder of `save_pretrained` to a new repository on the hub, and return its URL.

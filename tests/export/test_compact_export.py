@@ -174,6 +174,8 @@ def test_the_folder_runs_without_torch_and_without_tmft(tmp_path):
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     similarities = [[float(word) for word in line.split()[:2]] for line in printed]
     u = SentenceEncoder.from_pretrained(folder).encode(["A man.", "Dogs sleep."])
+    one = subprocess.run(command[:-1], capture_output=True, text=True, check=True).stdout
+    np.testing.assert_allclose(json.loads(one), u[0], atol=1e-4)
     assert np.abs(np.corrcoef(u)).max() <= 1.0001 and printed[1].endswith(" Dogs sleep.")
     u /= np.linalg.norm(u, axis=1, keepdims=True)
     np.testing.assert_allclose(similarities, u @ u.T, atol=6e-4)
@@ -355,8 +357,21 @@ DAMAGED = {
     "too long texts": edit(LIMITS, max_seq_length=41),
     "lower case": edit(LIMITS, do_lower_case=True),
 }
+
+
+def template_of_an_unknown_token(folder):
+    """With it the library tokenizers panics, which is no Exception of Python."""
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["post_processor"] = json.loads(TEMPLATE)
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+
+
+TEMPLATE = """{"type": "TemplateProcessing", "special_tokens": {},
+    "single": [{"SpecialToken": {"id": "[NONE]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}]}"""
 # What a page that asks a server for files cannot have.
 DAMAGED_FILES = {
+    "a template of an unknown token": template_of_an_unknown_token,
     "a link out of the folder": replaced("model.safetensors", link_outside),
     "a Pooling out of the folder": out_of_the_folder,
     "a FIFO": replaced("model.safetensors", lambda path, *_: os.mkfifo(path)),

@@ -13,9 +13,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tmft.checkpoints.weights import check_finite_weight, convert_tensor
-from tmft.encoder import BaseEncoder
+from tmft.device import check_has_values
+from tmft.encoder import BaseEncoder, EncoderConfig
+from tmft.errors import InputError
 from tmft.io.atomic import write_file
-from tmft.models.families import FAMILIES, config_to_dict, parameter_names
+from tmft.models.families import FAMILIES, config_to_dict, empty_encoder, parameter_names
 
 
 def save_encoder(
@@ -46,6 +48,7 @@ def save_encoder(
     if architecture:
         added = {"architectures": [architecture], "dtype": str(dtype).removeprefix("torch.")}
     content = config_to_dict(config, added | (config_keys or {}))
+    check_weights(state_dict, config)
     names = reversed(parameter_names(config).items())  # of several names of a weight the first one is written
     checkpoint_names = {param_name: name for name, param_name in names}
     if prefix is None:
@@ -56,6 +59,21 @@ def save_encoder(
     write_file(folder / "config.json", json.dumps(content, indent=2) + "\n")
 
 
+def check_weights(state_dict: dict[str, Tensor], config: EncoderConfig) -> None:
+    """Raise InputError unless an encoder has the weights that its configuration says, which a reader expects.
+
+    A layer that was replaced, or that has a parametrization or an adapter, has others.
+    """
+    shapes, expected = (
+        {name: tuple(weight.shape) for name, weight in weights.items()}
+        for weights in (state_dict, empty_encoder(config).state_dict())
+    )
+    if wrong := [name for name in shapes | expected if shapes.get(name) != expected.get(name)]:
+        form = f"has {wrong[0]} of shape {shapes[wrong[0]]}" if wrong[0] in shapes else f"lacks {wrong[0]}"
+        problem = f"the encoder {form}, unlike its configuration ({config.model_type})"
+        raise InputError(f"{problem}: undo the change of its layers, or merge what was added to them")
+
+
 def save_tensors(weights: dict[str, Tensor], path: Path, dtype: torch.dtype | None = None) -> None:
     """Write tensors, {name: tensor}, to a safetensors file, converted to dtype; None keeps that of each.
 
@@ -64,6 +82,7 @@ def save_tensors(weights: dict[str, Tensor], path: Path, dtype: torch.dtype | No
     file = Path(path.name)  # where it is now is a temporary folder
     saved = {}
     for name, weight in weights.items():
+        check_has_values(weight.device)
         check_finite_weight(weight, name, file)
         weight = weight if dtype is None else convert_tensor(weight, dtype, name, file)
         saved[name] = weight.detach().cpu().contiguous()

@@ -35,8 +35,12 @@ def load_modules(saved: list[SavedModule]) -> list[nn.Module]:
 def to_saved_modules(modules: Iterable[Any]) -> list[SavedModule]:
     """Return the name, configuration and weights of each of the modules, in the form in which they are saved.
 
-    It is the inverse of load_modules.
+    It is the inverse of load_modules. Raises InputError for a module of another class.
     """
+    modules = list(modules)
+    if other := [module for module in modules if type(module) not in MODULE_CLASSES.values()]:
+        known = ", ".join(MODULE_CLASSES)
+        raise InputError(f"a {type(other[0]).__name__} after the pooling cannot be saved: use one of {known}")
     return [
         SavedModule(
             type(module).__name__,

@@ -249,6 +249,8 @@ def parse_modules(entries: list[dict[str, Any]]) -> list[ModuleEntry]:
     for entry in entries:
         kind, subfolder = (get_typed(entry, key, str) or "" for key in ("type", "path"))
         kind = kind.rpartition(".")[2] if kind.startswith(OWN_PACKAGE) else kind
+        if not subfolder.startswith("/"):
+            subfolder = subfolder.removeprefix("./").rstrip("/")
         subfolder = "" if subfolder == "." else subfolder
         check_known_keys(entry, {"idx": None, "name": None, "path": None, "type": None, "kwargs": ([],)})
         if subfolder and not is_plain_name(subfolder):

@@ -4,12 +4,15 @@ The names are those of sentence-transformers, which stores one of them with a mo
 Shapes: N and M embeddings, D dimensions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import ArrayLike
 from torch import Tensor
+
+from tmft.errors import InputError, describe_error, short_repr
 
 
 def cosine_similarity(u: Tensor, v: Tensor) -> Tensor:
@@ -35,9 +38,23 @@ SIMILARITIES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tens
 }
 
 
-def to_matrix(embeddings: np.ndarray | Tensor) -> Tensor:
-    """Return embeddings, (N, D) or (D,), as an (N, D) tensor, float32. Raises TypeError for strings."""
+def to_tensor(embeddings: ArrayLike | Sequence[Tensor] | Tensor) -> Tensor:
+    """Return embeddings, of any type that holds numbers, or a list of tensors, as a tensor.
+
+    Raises TypeError for strings and InputError for anything else.
+    """
     strings = [embeddings] if isinstance(embeddings, str) else embeddings
     if isinstance(strings, list | tuple) and any(isinstance(one, str) for one in strings):
         raise TypeError("similarity compares embeddings, not sentences: call model.encode(sentences) first")
-    return torch.atleast_2d(torch.as_tensor(embeddings)).float()
+    try:
+        if isinstance(strings, list | tuple) and any(isinstance(one, Tensor | np.ndarray) for one in strings):
+            return torch.stack([torch.as_tensor(one) for one in strings])
+        return torch.as_tensor(embeddings)
+    except (TypeError, ValueError, RuntimeError) as error:
+        problem = f"{short_repr(embeddings)} are no embeddings ({describe_error(error)})"
+        raise InputError(f"{problem}: give an array, a tensor, or a list of equally long vectors") from None
+
+
+def to_matrix(embeddings: ArrayLike | Sequence[Tensor] | Tensor) -> Tensor:
+    """Return embeddings, (N, D) or (D,), as an (N, D) tensor, float32. Raises the errors of to_tensor."""
+    return torch.atleast_2d(to_tensor(embeddings)).float()

@@ -3,6 +3,7 @@
 This file is a part of each folder that is exported in the compact format, where its name is encode.py:
 
     python encode.py "A man plays the guitar." "Someone makes music."      prints their similarities
+    python encode.py "A man plays the guitar."                             prints its embedding
 
     from encode import Encoder
     embeddings = Encoder("FOLDER").encode(["A man plays the guitar.", "Someone makes music."])
@@ -45,7 +46,9 @@ class Encoder:
         try:
             self.read(folder)
             check(np.isfinite(self.encode(["a"])).all(), "the embeddings are not finite")
-        except Exception as error:  # whatever a damaged file leads to
+        except BaseException as error:  # whatever a damaged file leads to, also a panic in tokenizers
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise  # an interrupt
             reason = f"{error!r}" if isinstance(error, KeyError) else " ".join(str(error).split())
             raise ValueError(f"{folder} cannot be read ({reason}): export it again") from None
 
@@ -403,13 +406,16 @@ def unpack(numbers: np.ndarray, scales: np.ndarray | None, name: str) -> np.ndar
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 3:
+    if len(sys.argv) < 2:
         sys.exit('usage: python encode.py "one sentence" "another sentence" ...')
     try:
         embeddings = Encoder(Path(__file__).parent).encode(sys.argv[1:])
     except ValueError as error:
         print(f"encode.py: {error}", file=sys.stderr)
         sys.exit(2)
+    if len(embeddings) == 1:
+        print(f"[{', '.join(map(str, embeddings[0]))}]")
+        sys.exit()
     embeddings = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
     for sentence, similarities in zip(sys.argv[1:], embeddings @ embeddings.T, strict=True):
         print(*(f"{similarity:6.3f}" for similarity in similarities), sentence)

@@ -17,10 +17,10 @@ import shlex
 import sys
 from collections.abc import Iterable
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import fields, replace
 from os import PathLike
 from random import Random
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from tmft.checkpoints.model_card import ModelCardData
 from tmft.checkpoints.sentence_folder import check_can_be_saved
 from tmft.datasets.task_lookup import get_task, read_all_splits
 from tmft.device import keep_random_state
-from tmft.errors import SEED_RANGE, InputError, check_choice, check_range
+from tmft.errors import SEED_RANGE, InputError, check_choice, check_range, did_you_mean
 from tmft.io.arguments import check_arguments
 from tmft.loop import Recipe, fit
 from tmft.sentence_encoder import SentenceEncoder
@@ -61,6 +61,7 @@ def distill(
     quantization: str | None = None,
     embedding_size: int | None = None,
     second_teacher: str | PathLike[str] | SentenceEncoder | None = None,
+    **settings: Any,
 ) -> SentenceEncoder:
     """Return a smaller encoder that has learned to give texts the embeddings that a teacher gives them.
 
@@ -76,8 +77,9 @@ def distill(
         spaced, the last one among them (of 6 layers, 3 are number 0, 2 and 5).
     hidden_size: if it is given, the student is a `narrow_student` of this width.
     vocab_size: keep only so many tokens, those that are most frequent in the lines; None keeps all.
-    recipe: epochs, batch size, learning rate and so on. A narrow student needs a higher learning rate than
-        the default, about 2e-3 for 128 dimensions.
+    recipe: epochs, batch size, learning rate and so on; settings: fields of it that replace its own, such as
+        epochs=1. A narrow student needs a higher learning rate than the default, about 2e-3 for 128
+        dimensions.
     seed: of the held-out lines, the weights that are new, and the order of the lines.
     quantization: "int4" or "int8" trains with weights that are rounded as the export format compact stores
         them; None trains with all digits.
@@ -97,6 +99,11 @@ def distill(
     given = {name: value for name, value in locals().items() if name != "lines"}  # see check_sentences
     check_arguments(given, get_type_hints(distill))
     check_range("seed", seed, *SEED_RANGE)
+    known = [field.name for field in fields(recipe)]
+    if unknown := [name for name in settings if name not in known]:
+        choices = f"choose from {', '.join(known)}{did_you_mean(unknown[0], known)}"
+        raise InputError(f"distill has no setting {unknown[0]!r}: {choices}")
+    recipe = replace(recipe, **settings)
     if quantization is not None:
         check_choice("quantization", quantization, NUMBER_RANGES)
     teachers = [
