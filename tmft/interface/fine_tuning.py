@@ -158,8 +158,8 @@ def fine_tune(
     Example:
 
     >>> from tmft import fine_tune
-    >>> pairs = [(f"Dog {n} runs.", f"Dog {n} is running.", 4.8) for n in range(10)]
-    >>> pairs += [(f"Dog {n} runs.", f"It rains in city {n}.", 0.2) for n in range(10)]
+    >>> pairs = [(f"Dog {n} runs.", f"Dog {n} is running.", 4.8) for n in range(30)]
+    >>> pairs += [(f"Dog {n} runs.", f"It rains in city {n}.", 0.2) for n in range(30)]
     >>> result = fine_tune("data/twins/mlm", pairs, layer=1, epochs=1, lr=1e-3)  # doctest: +ELLIPSIS
     <BLANKLINE>
     ...

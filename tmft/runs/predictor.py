@@ -92,7 +92,8 @@ class Predictor:
         Example:
 
         >>> from tmft import fine_tune
-        >>> rows = [("A dog sleeps.", "animals"), ("It rains.", "weather")] * 20
+        >>> rows = [(f"The dog {n} sleeps.", "animals") for n in range(20)]
+        >>> rows += [(f"It rains, day {n}.", "weather") for n in range(20)]
         >>> result = fine_tune(
         ...     "data/twins/mlm", rows, layer=1, epochs=5, lr=3e-3, objective="single_text_head"
         ... )  # doctest: +ELLIPSIS
