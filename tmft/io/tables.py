@@ -138,7 +138,7 @@ def cell_text(value: object, column: str, location: str) -> str:
         return ""
     if isinstance(value, bool | int):
         return str(int(value))
-    if isinstance(value, float):
+    if isinstance(value, float | Decimal):
         return shortest_number(value)
     if not isinstance(value, str):
         problem = f"column {column!r} holds {short_repr(value)} ({location})"
@@ -159,7 +159,7 @@ def kept_text(value: object, column: str, location: str) -> str | None:
     return str(value).lower() if isinstance(value, bool) else cell_text(value, column, location)
 
 
-def shortest_number(value: float | str) -> str:
+def shortest_number(value: float | Decimal | str) -> str:
     """Return a finite number, or its text, without digits that do not matter: 1 for 1.0, but all that do."""
     short = f"{float(value):.15g}"
     try:
