@@ -214,9 +214,15 @@ def strange_runs(tmp_path_factory):
 
 
 def test_a_single_run_and_undefined_scores_have_a_page(tmp_path):
-    write_run(tmp_path / "single", "one", 2, 0, 0.5, 0.6)
-    text = " ".join(Outline(page_of(tmp_path / "single", "first")).texts)
+    """Of one layer, one seed and one epoch there are sentences, where a curve would have one point."""
+    epoch = {"epoch": 1, "loss": 0.1533, "dev": {"spearman": 0.5}, "pairs_per_second": 843.0}
+    write_run(tmp_path / "single", "one", 2, 0, 0.5, 0.6, epochs=[epoch], chosen_epoch=1)
+    page = page_of(tmp_path / "single", "first")
+    text = " ".join(Outline(page).texts)
     assert "one, with 2 of 3 layers: Spearman 60.00 on test (1 seed)." in text and "significant" not in text
+    assert "one was trained for one epoch. layer 2: loss 0.1533, dev 50.00." in text
+    assert "2.00 million parameters are stored; the training took 843 examples per second" in text
+    assert "<svg" not in page
     write_run(tmp_path / "nan", "one", 2, 0, math.nan, math.nan)
     assert "Score by layer" not in page_of(tmp_path / "nan", "second")
 

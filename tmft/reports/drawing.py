@@ -165,7 +165,7 @@ def layer_ticks(axis: Any) -> None:
     """Place the ticks of an axis at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
-    axis.set_major_locator(MaxNLocator(nbins=15, integer=True))
+    axis.set_major_locator(MaxNLocator(nbins=15, integer=True, min_n_ticks=1))
 
 
 def log_ticks(axes: Any, values: Sequence[float]) -> None:

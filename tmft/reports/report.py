@@ -99,10 +99,10 @@ def summarize_runs(sweeps: list[Sweep], pretrained: list[dict[str, Any]]) -> str
     runs = [run for sweep in sweeps for runs in sweep.layers.values() for run in runs]
     parts = []
     if runs:
-        hours = format_duration(sum(run.get("seconds", 0) for run in runs))
+        duration = format_duration(sum(run.get("seconds", 0) for run in runs))
         parts.append(
             f"{format_count(len(runs), 'fine-tuning run')} in {format_count(len(sweeps), 'sweep')} on "
-            f"{', '.join(group_by_task(sweeps))}, {hours} hours of training"
+            f"{', '.join(group_by_task(sweeps))}, {duration} of training"
         )
     if pretrained:
         parts.append(format_count(len(pretrained), "pre-training run"))
@@ -136,7 +136,8 @@ def add_task(page: Page, task: str, sweeps: list[Sweep], stem: str, copies: dict
         f"{stem}-layers-dev": partial(plots.draw_score_by_layer, sweeps, split="dev"),
         f"{stem}-layers": partial(plots.draw_score_by_layer, sweeps),
     }
-    page.add_figure(f"{task}: score by layer", by_layer)
+    if max(len(sweep.layers) for sweep in sweeps) > 1:  # else each curve would be the point of the table
+        page.add_figure(f"{task}: score by layer", by_layer)
     for sweep in sweeps:
         commands = [repeat_command(runs) for runs in sweep.layers.values()]
         best = list(sweep.layers).index(sweep.best_layer)
@@ -169,7 +170,11 @@ def add_task(page: Page, task: str, sweeps: list[Sweep], stem: str, copies: dict
                 for quantity, column in (("loss", 3), ("dev", 4))
                 if any(line[column] not in ("", "nan") for line in lines[1:])
             }
-            page.add_figure(f"{sweep.name}: training", curves)
+            if any(line[2] != "1" for line in lines[1:]):
+                page.add_figure(f"{sweep.name}: training", curves)
+            else:
+                epochs = "; ".join(f"layer {line[0]}: loss {line[3]}, dev {line[4]}" for line in lines[1:9])
+                page.add_text(f"{sweep.name} was trained for one epoch. {epochs}.")
             page.add_table(f"{sweep.name}: all epochs", lines, is_printed=False, is_folded=True)
 
 
@@ -204,10 +209,21 @@ def add_size_and_speed(page: Page, task: str, sweeps: list[Sweep], stem: str) ->
             )
             if len({run.get("environment", {}).get("threads") for run in runs}) > 1:
                 explanation += " The number of threads differs, see the table."
-    page.add_figure(f"{task}: score by parameters and speed", panels, explanation)
+    if sum(len(sweep.layers) for sweep in sweeps) > 1:
+        page.add_figure(f"{task}: score by parameters and speed", panels, explanation)
+    else:
+        page.add_text(describe_size_and_speed(runs))
     page.add_table(
         f"{task}: score, size and speed", size_and_speed_table(sweeps), is_printed=False, is_folded=True
     )
+
+
+def describe_size_and_speed(runs: list[dict[str, Any]]) -> str:
+    """Return as a sentence the number of stored parameters and the measured speed of the runs of a layer."""
+    text = f"{runs[0]['parameters'].get('stored', 0) / 1e6:.2f} million parameters are stored"
+    if speed := run_speed(runs):
+        text += f"; the training took {speed:,.0f} examples per second ({describe_machine(runs[0])})"
+    return f"{text}."
 
 
 def describe_machine(run: dict[str, Any]) -> str:
@@ -274,7 +290,7 @@ def describe_sweep(sweep: Sweep) -> dict[str, str]:
     ]
     recipe = [
         settings["task"].get("objective", ""),
-        f"{settings['epochs']} epochs" if "epochs" in settings else "",
+        format_count(settings["epochs"], "epoch") if "epochs" in settings else "",
         f"batches of {settings['batch_size']}" if "batch_size" in settings else "",
         f"learning rate {settings['lr']:g}" if "lr" in settings else "",
         f"pooling {run['pooling']}" if "pooling" in run else "",
