@@ -74,17 +74,10 @@ class MTEBEncoder:
         """
         texts = [text for batch in inputs for text in batch["text"]]
         kind = None if prompt_type is None else prompt_type.value
-        key = self.prompt_key(task_metadata.name, task_metadata.type, kind)
-        prompt = None if key is None else self.prompts[key]
-        return np.asarray(self.model.encode(texts, prompt=prompt, **options))
-
-    def prompt_key(self, task: str, task_type: str, kind: str | None) -> str | None:
-        """Return the first key of self.prompts in the order that the class describes; None if there is none.
-
-        task_type: such as STS or Retrieval. kind: query, document or None.
-        """
+        task, task_type = task_metadata.name, task_metadata.type
         keys = (f"{task}-{kind}", task, f"{task_type}-{kind}", task_type, kind)
-        return next((key for key in keys if key in self.prompts), None)
+        prompt = next((self.prompts[key] for key in keys if key in self.prompts), None)
+        return np.asarray(self.model.encode(texts, prompt=prompt, **options))
 
     def similarity(self, u: np.ndarray, v: np.ndarray) -> Tensor:
         """Return the similarity of each embedding in u with each one in v, (N, M); see SentenceEncoder."""
