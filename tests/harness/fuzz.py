@@ -1,16 +1,15 @@
 """Fuzzing: damage files at random; each must load, or be refused with one InputError.
 
     python tests/harness/fuzz.py --inputs 100000
-    python tests/harness/fuzz.py --inputs 5000 --reader tokenizer.json --seed 1
-    python tests/harness/fuzz.py --again FOLDER/tokenizer.json-17
+    python tests/harness/fuzz.py --inputs 5000 --reader modules --seed 1
+    python tests/harness/fuzz.py --again FOLDER/modules.json-17
 
 A reader of readers.py reads a folder of valid files. An input is that folder with one file changed: bytes are
 flipped, removed, repeated or inserted; or a value of JSON, of a safetensors header or of a protobuf message
 is replaced by an unexpected one; compressed files are changed inside or outside of the compression. Readers
 run in a process of their own, with limits of time and memory, so that a crash or a hang is detected. An input
-that is
-neither loaded nor refused is a defect: its folder is kept and printed. Panics of a library are counted even
-if the input was refused in the end. Input n of a seed is always the same.
+that is neither loaded nor refused is a defect: its folder is kept and printed. Panics of a library are
+counted even if the input was refused in the end. Input n of a seed is always the same.
 """
 
 import argparse
@@ -37,7 +36,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path[:0] = [str(ROOT), str(HERE.parent), str(HERE)]
 
-from readers import READERS, Reader, field, prepare_process  # noqa: E402
+from readers import READERS, Reader, prepare_process  # noqa: E402
 
 from tmft.checkpoints.sentencepiece import parse_protobuf  # noqa: E402
 from tmft.errors import InputError  # noqa: E402
@@ -133,6 +132,20 @@ def change_header(data: bytes, random: Random) -> bytes:
         + header
         + (tensors if random.random() < 0.9 else change_bytes(tensors, random))
     )
+
+
+def varint(number: int) -> bytes:
+    """Encode a number as a protobuf varint."""
+    low, rest = number & 127, number >> 7
+    return bytes([low | 128]) + varint(rest) if rest else bytes([low])
+
+
+def field(number: int, wire_type: int, value: int | bytes) -> bytes:
+    """Encode a field of a protobuf message, as tmft/checkpoints/sentencepiece.py reads it."""
+    key = varint(number << 3 | wire_type)
+    if wire_type == 0:
+        return key + varint(value)
+    return key + (varint(len(value)) if wire_type == 2 else b"") + value
 
 
 def change_protobuf(data: bytes, random: Random) -> bytes:

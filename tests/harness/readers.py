@@ -5,7 +5,6 @@ import json
 import logging
 import lzma
 import shutil
-import struct
 import sys
 import zipfile
 from collections.abc import Callable
@@ -72,49 +71,6 @@ def prepare_process() -> None:
     torch.set_num_threads(1)
 
 
-# --------------------------------------------------------------------------------------------------- protobuf
-
-
-def varint(number: int) -> bytes:
-    """Encode a number as a protobuf varint."""
-    low, rest = number & 127, number >> 7
-    return bytes([low | 128]) + varint(rest) if rest else bytes([low])
-
-
-def field(number: int, wire_type: int, value: int | bytes) -> bytes:
-    """Encode a field of a protobuf message, as tmft/checkpoints/sentencepiece.py reads it."""
-    key = varint(number << 3 | wire_type)
-    if wire_type == 0:
-        return key + varint(value)
-    return key + (varint(len(value)) if wire_type == 2 else b"") + value
-
-
-def spm(special: list[str]) -> bytes:
-    """Return a SentencePiece unigram model of a few characters, with a token of every type."""
-    pieces = [(piece, 0.0, 2 if "unk" in piece.lower() else 3) for piece in special]
-    pieces += [
-        (piece, -1.0 - n, 1) for n, piece in enumerate(["▁", "▁a", *"aeinost", "an", "▁the", "é", "한"])
-    ]
-    pieces.append(("<url>", 0.0, 4))
-    fields = b"".join(
-        field(1, 2, field(1, 2, piece.encode()) + field(2, 5, struct.pack("<f", score)) + field(3, 0, kind))
-        for piece, score, kind in pieces
-    )
-    unk = next(n for n, (_, _, kind) in enumerate(pieces) if kind == 2)
-    return (
-        fields + field(2, 2, field(3, 0, 1) + field(40, 0, unk)) + field(3, 2, field(2, 2, character_map()))
-    )
-
-
-def character_map() -> bytes:
-    """Return a trie that maps A to a and nothing else, as github.com/s-yata/darts-clone stores it."""
-    units = [0] * 256
-    units[0] = 1 << 10  # from the root, whose offset is 1, A leads to 1 ^ 65
-    units[64] = 65 | 1 << 8 | 2 << 10
-    units[64 ^ 2] = 1 << 31
-    return struct.pack("<I", 1024) + struct.pack("<256I", *units) + b"a\0"
-
-
 # ----------------------------------------------------------------------------------------------- checkpoints
 
 
@@ -148,32 +104,6 @@ def load_and_tokenize(folder: Path) -> None:
     tokenizer = load_tokenizer(folder)
     tokenizer([*SENTENCES, "", "한국 é ﬁ A\0 \u2028<url>[MASK]<extra_id_0>", "a" * 300], 64)
     tokenizer.vocabulary, tokenizer.num_special_tokens, tokenizer_to_files(tokenizer, 64)
-
-
-CONFIGS = {
-    "bert": {},
-    "deberta-v2": {"relative_attention": True, "position_buckets": 8, "max_relative_positions": -1,
-                   "norm_rel_ebd": "layer_norm", "share_att_key": True, "pos_att_type": "p2c|c2p",
-                   "position_biased_input": False, "type_vocab_size": 0},
-    "t5": {"d_model": 24, "d_kv": 6, "d_ff": 40, "num_layers": 2, "num_heads": 4, "n_positions": 40,
-           "relative_attention_num_buckets": 8, "dropout_rate": 0.1, "layer_norm_epsilon": 1e-6},
-}  # fmt: skip
-
-
-def save_family(folder: Path, kind: str) -> None:
-    """Save a checkpoint of a family with its own kind of tokenizer: vocab.txt, spm.model or spiece.model."""
-    specials = ["<pad>", "</s>", "<unk>"] if kind == "t5" else ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
-    content = {"model_type": kind, "vocab_size": 200, "hidden_size": 24, "embedding_size": 24,
-               "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40,
-               "max_position_embeddings": 40} | CONFIGS[kind]  # fmt: skip
-    torch.manual_seed(0)
-    save_encoder(random_encoder(config_from_dict(content)), folder)
-    if kind == "bert":
-        (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
-    else:
-        (folder / ("spiece.model" if kind == "t5" else "spm.model")).write_bytes(spm(specials))
-    config = {"do_lower_case": True, "model_max_length": 64, "split_by_punct": True}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
 def save_random_shape(folder: Path, model_type: str) -> None:
@@ -218,23 +148,6 @@ def save_bin(folder: Path, zipped: bool) -> None:
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     torch.save(weights, folder / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
-
-
-def save_tokenizer_json(folder: Path, kind: str) -> None:
-    """Save a tokenizer.json of a BERT, a T5 or a DeBERTa."""
-    if kind == "bert":
-        shipped = ROOT / "data" / "twins" / "mlm-then-rtd"
-        content = json.loads((shipped / "tokenizer.json").read_text())
-        content["model"]["vocab"] = {word: n for word, n in content["model"]["vocab"].items() if n < 300}
-        (folder / "tokenizer.json").write_text(json.dumps(content))
-        shutil.copy(shipped / "tokenizer_config.json", folder)
-        return
-    save_family(folder, {"t5": "t5", "deberta": "deberta-v2"}[kind])
-    files = tokenizer_to_files(load_tokenizer(folder), 64)
-    shutil.rmtree(folder)
-    folder.mkdir()
-    for name, text in files.items():
-        (folder / name).write_text(text)
 
 
 # ------------------------------------------------------------------------------------------------- data sets
@@ -358,12 +271,6 @@ READERS = {
     ),
     "zip": Reader(write_zip, read_zip),
     "words": Reader(lambda folder: write_files(folder, WORD_FILES), partial(convert, name="wordsim")),
-    "config.json": Reader(save_model, load_and_encode, ("config.json",)),
-    "config.json bert": Reader(
-        partial(save_family, kind="bert"), load_and_encode, ("config.json", "vocab.txt")
-    ),
-    "config.json deberta": Reader(partial(save_family, kind="deberta-v2"), load_and_encode, ("config.json",)),
-    "config.json t5": Reader(partial(save_family, kind="t5"), load_and_encode, ("config.json",)),
     "safetensors": Reader(save_model, load_and_encode, ("model.safetensors",)),
     "safetensors index": Reader(save_shards, load_and_encode, ("index.json", ".safetensors")),
     "bin": Reader(partial(save_bin, zipped=True), load_and_encode, (".bin",)),
@@ -384,18 +291,6 @@ READERS = {
         ),
     ),
     "static": Reader(partial(save_model, kind="static"), load_and_encode),
-    "spm.model": Reader(
-        partial(save_family, kind="deberta-v2"), load_and_tokenize, (".model", "tokenizer_config.json")
-    ),
-    "spiece.model": Reader(
-        partial(save_family, kind="t5"), load_and_tokenize, (".model", "tokenizer_config.json")
-    ),
-    "vocab.txt": Reader(
-        partial(save_family, kind="bert"), load_and_tokenize, ("vocab.txt", "tokenizer_config.json")
-    ),
-    "tokenizer.json": Reader(partial(save_tokenizer_json, kind="bert"), load_and_tokenize),
-    "tokenizer.json t5": Reader(partial(save_tokenizer_json, kind="t5"), load_and_tokenize),
-    "tokenizer.json deberta": Reader(partial(save_tokenizer_json, kind="deberta"), load_and_tokenize),
     "encode_file": Reader(interrupt_encoding, resume_encoding, ("part-0-of-1",)),
     "state.pt": Reader(
         lambda folder: load_checkpoint(folder).save(step=1), lambda folder: load_checkpoint(folder).restore()
