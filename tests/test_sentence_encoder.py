@@ -11,14 +11,13 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, SENTENCES, assert_same_embeddings, embed_columns, tiny_model
+from conftest import SENTENCES, assert_same_embeddings, embed_columns, tiny_model
 
 import tmft.sentence_encoder
-from tmft import InputError, SentenceEncoder, distill, search
-from tmft.checkpoints.sentence_folder import sentence_model_card
+from tmft import InputError, SentenceEncoder, distill
 from tmft.embedding.modules import Dense
 from tmft.export.export import export
-from tmft.packing import TokenizedCorpus, length_bucketed_batches, pack
+from tmft.packing import length_bucketed_batches
 from tmft.pooling import POOLINGS, required_components
 from tmft.sentence_encoder import check_finite_embeddings
 from tmft.students.narrow_models import factorize_embeddings
@@ -35,13 +34,6 @@ def test_embeddings_are_the_mean_of_the_last_hidden_state():
         with torch.inference_mode():
             mean = model.encoder(ids, torch.ones_like(ids))[0].mean(0)
         assert_same_embeddings(embedding, mean.numpy())
-
-
-def test_the_embeddings_of_the_tiny_model_differ():
-    """The tests that compare embeddings rely on it."""
-    embeddings = tiny_model().encode(SENTENCES)
-    distances = np.linalg.norm(embeddings[:, None] - embeddings, axis=-1) + 9 * np.eye(len(SENTENCES))
-    assert distances.min() > 0.1
 
 
 def test_all_layers_in_one_pass_equal_each_truncated_model(tiny_folder):
@@ -68,14 +60,6 @@ def test_sentences_of_the_same_tokens_have_bit_identical_embeddings():
     embeddings = tiny_model().encode([*SENTENCES, "MUSIC", *SENTENCES])
     assert np.array_equal(embeddings[:5], embeddings[6:])
     assert np.array_equal(embeddings[5], embeddings[SENTENCES.index("music")])
-
-
-def test_sentences_of_the_same_tokens_are_computed_once():
-    model = tiny_model()
-    counts = []
-    model.encoder.register_forward_hook(lambda _, inputs, __: counts.append(int(inputs[1].max())))
-    model.encode([*SENTENCES, "MUSIC", *SENTENCES])
-    assert counts == [len(SENTENCES)]
 
 
 def test_dropout_is_off_while_a_model_in_training_mode_encodes():
@@ -116,17 +100,6 @@ def test_embed_token_ids_returns_the_results_of_any_function_in_input_order():
     assert result.shape == (2, 11, 1)
     assert result[0].flatten().tolist() == [len(sentence) for sentence in ids]
     assert set(result[1].flatten().tolist()) == {5}  # distinct sentences: repeated ones are computed once
-
-
-def test_packed_batches_come_with_the_indices_of_their_sentences():
-    model = tiny_model()
-    ids = model.tokenize(["music " * n for n in range(1, 30)])
-    seen = []
-    for indices, batch in model.packed_batches(TokenizedCorpus.from_sentences(ids)):
-        for number, index in enumerate(indices, start=1):
-            assert batch.input_ids[batch.sentence_ids == number].tolist() == ids[index]
-        seen += indices.tolist()
-    assert sorted(seen) == list(range(29))
 
 
 # ----------------------------------------------------------------------------------------- options of encode
@@ -228,24 +201,17 @@ WRONG_VALUES = {
         set_attribute("max_length", 41),
         "max_length 41: choose 3 to 40,",
     ),
-    "no room for a word": (set_attribute("max_seq_length", 2), "max_length 2: choose 3 to 40,"),
     "a length as text": (set_attribute("max_length", "20"), "max_length 20: choose 3 to"),
     "half a token": (load_with(max_length=20.5), "max_length 20.5: give a whole number or None"),
     "half a dimension": (set_attribute("truncate_dim", 12.0), "truncate_dim 12.0: give a whole number"),
-    "half a dimension of a call": (encode_with(truncate_dim=12.5), "truncate_dim 12.5: give a whole number"),
     "a default prompt that there is not": (
         set_attribute("default_prompt_name", "sts"),
         "default_prompt_name 'sts': choose one of query, document",
     ),
     "a number as prompt": (encode_with(prompt=5), "prompt 5: give a text"),
-    "a number as a saved prompt": (set_attribute("prompts[query]", 5), "prompt 5: give a text"),
     "a number as the name of a prompt": (
         encode_with(prompt_name=5),
         "prompt_name 5: choose one of query, doc",
-    ),
-    "a list as the name of a prompt": (
-        encode_with(prompt_name=["query"]),
-        "prompt_name .*: choose one of query",
     ),
     "a mean with a layer that there is not": (set_attribute("layers", (1, 9)), "layers 1.9: .* has 4 layers"),
     "a number as pooling": (load_with(pooling=5), "pooling 5: give a text or None"),
@@ -326,18 +292,14 @@ NO_SENTENCES = {
     "a table": (Table(text=["a man"], label=["b"]), "not a Table: give one column or value, as a list"),
     "a dict": ({"q1": "a man"}, "not a dict: give one column or value, as a list"),
     "a set": ({"a man", "a dog"}, "not a set, which has no order"),
-    "a frozenset": (frozenset(["a man"]), "not a frozenset, which has no order"),
     "bytes": (b"a man", r"not bytes: write \[sentence.decode\(\)\]"),
-    "a bytearray": (bytearray(b"a man"), "not bytearray: write"),
     "a number": (5, "not int: give a list of strings"),
     "a batch of rows": ([{"text": "a man"}], "sentence 0 is .* of type dict: give strings"),
 }
 TAKERS = {
     "encode": lambda model, texts: model.encode(texts),
     "encode_query": lambda model, texts: model.encode_query(texts),
-    "encode_document": lambda model, texts: model.encode_document(texts),
     "tokenize": lambda model, texts: model.tokenize(texts),
-    "tokenize_to_corpus": lambda model, texts: model.tokenize_to_corpus(texts),
     "set_token_weights": lambda model, texts: model.set_token_weights("idf", texts),
     "distill": lambda model, texts: distill(model, layers=1, lines=texts),
     "prune_vocabulary": lambda model, texts: prune_vocabulary(model, texts),
@@ -345,8 +307,6 @@ TAKERS = {
         tiny_model(model_type="bert"), texts, 8
     ),
     "export": lambda model, texts: export(model, "new", sentences=texts),
-    "queries": lambda model, texts: search(model, texts, ["a man"]),
-    "corpus": lambda model, texts: search(model, "a man", texts),
 }
 
 
@@ -481,12 +441,6 @@ def test_the_card_says_what_the_model_is(tiny_folder, tmp_path):
     assert "Saved by tmft, a library for truncated model fine-tuning (Rep" in card
 
 
-def test_the_card_of_a_model_with_all_its_layers_does_not_speak_of_its_first_ones():
-    card = sentence_model_card(SentenceEncoder.from_pretrained(ROOT / "data/tiny"))
-    assert "# Sentence embeddings: tiny\n" in card
-    assert "first" not in card and "Made by" not in card  # it is a distilled student
-
-
 # ---------------------------------------------------------------------------------------- speed, precision
 
 
@@ -525,14 +479,6 @@ def test_encoding_leaves_each_module_in_its_mode():
     before = [module.training for module in model.modules()]
     model.encode(SENTENCES)
     assert [module.training for module in model.modules()] == before
-
-
-def test_batches_of_mixed_lengths_fill_their_rows():
-    lengths = torch.randint(5, 40, (500,), generator=torch.Generator().manual_seed(0)).numpy()
-    positions = 0
-    for indices, packed_length in length_bucketed_batches(lengths, 2048, 64, 2**18):
-        positions += pack([[0] * lengths[s] for s in indices], packed_length).input_ids.numel()
-    assert sum(lengths) / positions > 0.93
 
 
 def test_similarities_are_of_embeddings_and_sentences_are_refused():

@@ -14,11 +14,9 @@ from processes import run_forked
 
 import train
 from tmft import InputError, SentenceEncoder, fine_tune, training_task
-from tmft.cli.train_options import read_options
 from tmft.data import DATA_FOLDER
 from tmft.loss import CosineBCE, CosineMSE
 from tmft.metrics import cosines, spearman
-from tmft.reports.run_commands import option_words
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.runs.run_folder import read_result
 from tmft.training_free.static_models import random_static_model
@@ -141,12 +139,6 @@ def test_a_toml_file_is_the_same_as_its_options(asked, arguments, tmp_path):
     assert [(run.config.layer, run.config.seed, run.config.recipe.lr) for run in asked] == [(2, 7, 1e-3)]
 
 
-def test_a_list_of_tasks_in_a_toml_file_becomes_the_words_of_the_option(tmp_path):
-    (tmp_path / "two.toml").write_text('task = ["stsb", "sicke"]\n')
-    assert option_words("task", read_options(tmp_path / "two.toml")[0]["task"]) == ["--task", "stsb", "sicke"]
-    assert option_words("task", "stsb sicke") == ["--task", "stsb", "sicke"]  # as result.json has it
-
-
 def test_data_of_your_own_do_not_train_the_model_for_demonstration(asked, tiny_data):
     with pytest.raises(InputError) as error:
         train.main(["--data", str(tiny_data), "--layer", "2"])
@@ -157,27 +149,18 @@ def test_data_of_your_own_do_not_train_the_model_for_demonstration(asked, tiny_d
     )
 
 
-def test_a_toml_file_without_a_checkpoint_changes_the_first_run(asked, tmp_path):
-    (tmp_path / "fast.toml").write_text("epochs = 3\nlayer = 2\nlr = 1e-4\n")
-    train.main(["--config", str(tmp_path / "fast.toml"), "--epochs", "4"])
-    assert [(run.config.layer, run.config.recipe) for run in asked] == [(2, FineTuningRecipe(4, lr=1e-4))]
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ("epoch = 3", "{file}: unknown option --epoch; did you mean --epochs?"),
         ("lr = 'fast'", "{file}: --lr: invalid float value: 'fast'"),
         ("[recipe]\nlr = 1", "{file} has recipe = {'lr': 1}: give the name of an option, and a number"),
-        ("task = ['stsb', '--lr']", "{file} has task = ['stsb', '--lr']: give "),
         ("config = 'x'\nlr = 3", "{file} has config: remove it"),
-        ("help = true", "{file} has help: remove it"),
         (
             "batch-size = 8\nbatch_size = 4",
             "{file} cannot be read (it has an option twice): name a TOML file",
         ),
         ("", "{file} cannot be read (it has no options): name"),
-        ("lr 3", "{file} cannot be read (Expected '=' "),
         (None, "{file} cannot be read (No such file or directory): name a TOML file"),
     ],
 )
@@ -190,12 +173,6 @@ def test_mistakes_in_a_config_file(content, message, asked, tmp_path):
     assert error.value.as_cli_message().startswith(message.replace("{file}", str(file))) and not asked
 
 
-def test_a_pipe_is_no_config_file(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="pipe is not a regular file"):
-        train.main(["--config", str(tmp_path / "pipe")])
-
-
 def test_a_result_of_python_has_no_options_to_repeat(tiny_folder, asked, tmp_path):
     columns = [line.split("\t")[:2] for line in PAIRS]
     pairs = [(*texts, score) for texts in columns for score in (4.5, 2, 3, 1)]
@@ -206,14 +183,6 @@ def test_a_result_of_python_has_no_options_to_repeat(tiny_folder, asked, tmp_pat
 
 
 # --------------------------------------------------------------------------------------------- options
-
-
-def test_random_weights_from_the_same_config(arguments, tiny_folder, tmp_path, capsys):
-    (tiny_folder / "model.safetensors").unlink()
-    train.main([*arguments, "--layer", "1", "--init", "random", "--pooling", "max", "--max-length", "7"])
-    assert "random weights: the embeddings" in capsys.readouterr().out
-    result = read_result(tmp_path / "runs/r-layer1-seed0")
-    assert (result["pooling"], result["max_length"]) == ("max", 7)
 
 
 @pytest.fixture
@@ -257,13 +226,6 @@ def test_the_recipe_is_that_of_the_task_unless_told_otherwise(asked, arguments, 
         )
     assert recipe("--task", "wordsim") == (50, 128)
     assert recipe("--task", "wordsim", "--epochs", "2") == (2, 128)
-
-
-def test_layer_seed_and_recipe_of_a_run_are_those_of_the_command_line(asked, arguments):
-    train.main([*arguments, "--layer", "2", "--seed", "7", "--warmup-ratio", "0.5", "--weight-decay", "0"])
-    (run,) = asked
-    assert (run.config.layer, run.config.seed) == (2, 7)
-    assert run.config.recipe == FineTuningRecipe(2, 2, 1e-3, 0.0, 0.5, 1.0, "fp32")
 
 
 def test_an_objective_and_a_metric_can_be_chosen(arguments, tmp_path, monkeypatch):

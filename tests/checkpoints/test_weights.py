@@ -6,15 +6,13 @@ import os
 import pickle
 import shutil
 from pathlib import Path
-from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 import torch
 from conftest import store_weights, stored_weights
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
-import tmft.checkpoints.weights
 from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.errors import InputError
@@ -67,34 +65,6 @@ def test_safetensors_are_preferred(tiny_folder):
     assert ModelFolder(tiny_folder).weights.path.name == "model.safetensors"
 
 
-def test_tensors_of_higher_layers_are_never_read(tiny_folder, monkeypatch):
-    read = []
-
-    class Spy:
-        def __init__(self, *args, **kwargs):
-            self.file = safe_open(*args, **kwargs)
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            return None
-
-        def keys(self):
-            return self.file.keys()
-
-        def metadata(self):
-            return self.file.metadata()
-
-        def get_tensor(self, name):
-            read.append(name)
-            return self.file.get_tensor(name)
-
-    monkeypatch.setattr(tmft.checkpoints.weights, "safe_open", Spy)
-    load_encoder(tiny_folder, layer=1)
-    assert {name.split(".")[2] for name in read if "layer." in name} == {"0"}
-
-
 def test_shards_of_higher_layers_need_not_even_be_there(tiny_folder):
     expected = load_encoder(tiny_folder, 2).state_dict()
     to_shards(tiny_folder)
@@ -120,19 +90,10 @@ def cut_short(folder):
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def garbage(folder):
-    (folder / "model.safetensors").write_bytes(b"\xff" * 1000)
-
-
 def bin_cut_short(folder):
     to_bin(folder, stored_weights(folder))
     path = folder / "pytorch_model.bin"
     path.write_bytes(path.read_bytes()[:2000])
-
-
-def bin_garbage(folder):
-    to_bin(folder, {})
-    (folder / "pytorch_model.bin").write_bytes(b"no pickle at all")
 
 
 def pickled_module(folder):
@@ -184,10 +145,6 @@ def index_outside(folder):
     change_index(folder, "model-00002", "../model-00002")
 
 
-def index_of_the_folder_above(folder):
-    change_index(folder, "model-00002.safetensors", "..")
-
-
 def shard_elsewhere(folder):
     """A link, as an unpacked archive may hold one."""
     to_shards(folder)
@@ -207,38 +164,22 @@ def infinite_in_a_bin(folder):
     to_bin(folder, weights)
 
 
-def rewrite_bin(folder, how: int, **parts: bytes) -> None:
-    """A pytorch_model.bin whose members are written anew; parts: what takes the place of their content."""
-    to_bin(folder, stored_weights(folder))
-    shutil.move(folder / "pytorch_model.bin", folder / "whole")
-    with ZipFile(folder / "whole") as old, ZipFile(folder / "pytorch_model.bin", "w", how) as new:
-        for name in old.namelist():
-            new.writestr(name, parts.get(name.rpartition("/")[2], old.read(name)))
-
-
 def compressed_bin(folder):
     """Of which a few KB may become gigabytes."""
-    rewrite_bin(folder, ZIP_DEFLATED)
-
-
-def bin_of_no_version(folder):
-    """An IndexError of torch."""
-    rewrite_bin(folder, ZIP_STORED, version=b"9" * 30)
+    to_bin(folder, stored_weights(folder))
+    shutil.move(folder / "pytorch_model.bin", folder / "whole")
+    with ZipFile(folder / "whole") as old, ZipFile(folder / "pytorch_model.bin", "w", ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
 
 
 def index_without_a_map(folder):
     change_index(folder, "weight_map", "map")
 
 
-def index_is_no_json(folder):
-    change_index(folder, "{", "")
-
-
 WRONG = {
     cut_short: r"model.safetensors cannot be read \(.*\): download it again",
-    garbage: r"model.safetensors cannot be read",
     bin_cut_short: r"pytorch_model.bin cannot be read",
-    bin_garbage: r"pytorch_model.bin cannot be read",
     pickled_module: r"pytorch_model.bin holds Python objects, not only tensors.*: use a model.safetensors",
     pickled_code: r"pytorch_model.bin holds Python objects, not only tensors",
     not_a_state_dict: r"pytorch_model.bin is not a plain state dict",
@@ -246,14 +187,11 @@ WRONG = {
     shard_of_bin_elsewhere: r"bin.index.json cannot be read \(it points outside its folder, to '../py.*'\)",
     shard_without_a_tensor: r"in .*pytorch_model-00002.bin cannot be read \('encoder.layer.2.* is missing",
     index_outside: r"index.json cannot be read \(it points outside its folder, to '../model-00002.*'\)",
-    index_of_the_folder_above: r"index.json cannot be read \(it points outside its folder, to '..'\)",
     shard_elsewhere: r"model-00002.safetensors is a link out of its folder: refused",
     not_a_number: r"embeddings.word_embeddings.weight holds nan or inf \(.*model.safetensors\)",
     infinite_in_a_bin: r"embeddings.word_embeddings.weight holds nan or inf \(.*pytorch_model.bin\)",
     compressed_bin: r"pytorch_model.bin holds compressed parts, which torch does not write: refused",
-    bin_of_no_version: r"pytorch_model.bin cannot be read",
     index_without_a_map: r"index.json cannot be read \('weight_map' is missing\): restore the file",
-    index_is_no_json: r"index.json cannot be read",
 }
 
 
@@ -282,15 +220,6 @@ def test_the_links_of_the_hubs_cache_are_followed(tiny_folder, tmp_path):
     assert len(load_encoder(commit).layers) == 4
 
 
-def in_shards(folder: Path, shard: str = "model-1.safetensors") -> Path:
-    """Move the weights into a shard, and return its path."""
-    names = list(load_file(folder / "model.safetensors"))
-    (folder / "model.safetensors").rename(folder / shard)
-    index = {"weight_map": dict.fromkeys(names, shard)}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    return folder / shard
-
-
 def link_to_itself(path: Path) -> None:
     path.unlink()
     path.symlink_to(path.name)
@@ -310,7 +239,8 @@ def pipe(path: Path) -> None:
     ids=["a link to itself", "a folder"],
 )
 def test_a_shard_that_is_no_file_is_one_line(change, message, tiny_folder):
-    change(in_shards(tiny_folder))
+    to_shards(tiny_folder)
+    change(tiny_folder / "model-00002.safetensors")
     with pytest.raises(InputError, match=message):
         load_encoder(tiny_folder)
 

@@ -1,13 +1,11 @@
 """The command line parser, and how a command ends: one line and exit code 2 for a user error."""
 
-import argparse
 import errno
 import os
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -15,7 +13,6 @@ import pytest
 from conftest import ROOT
 
 from tmft.cli import export_command as export
-from tmft.cli.options import fields_from_args
 from tmft.cli.parser import CommandLineParser, default_command, run_command
 from tmft.errors import InputError
 
@@ -90,12 +87,6 @@ def test_help_names_advanced_options_and_help_all_describes_them(parser, capsys)
     assert vars(parser.parse_args(["--rare", "1"])).keys() == {"layer", "lr", "split", "fast", "rare"}
 
 
-def test_a_parser_without_advanced_options_has_no_help_all(parser):
-    assert "--help-all" not in parser.format_help()
-    with pytest.raises(InputError, match="unknown option --help-all"):
-        parser.parse_args(["--help-all"])
-
-
 def test_an_option_without_effect_is_refused_and_one_that_is_absent_is_not():
     p = CommandLineParser("x")
     p.add_argument("--rate", type=float, default=0.5, help="a")
@@ -115,17 +106,6 @@ def test_two_options_that_exclude_each_other_are_refused_together():
     with pytest.raises(InputError) as error:
         p.parse_args(["--seed", "0", "--num-seeds", "2"])
     assert error.value.as_cli_message() == "--seed and --num-seeds: give only one of the two"
-
-
-def test_fields_from_args_are_those_that_have_a_value():
-    @dataclass
-    class Config:
-        layer: int = 0
-        lr: float = 0.1
-        fast: bool = True
-
-    args = argparse.Namespace(layer=None, lr=2.0, fast=False, other=1)
-    assert fields_from_args(args, Config) == {"lr": 2.0, "fast": False}
 
 
 def test_the_options_of_the_user_come_after_those_of_the_default_command(capsys):
@@ -228,8 +208,6 @@ def test_characters_that_the_encoding_of_stdout_lacks_are_escaped():
     [
         (["", "out"], "MODEL"),
         (["m", "out", "--pooling", ""], "--pooling"),
-        (["m", "out", "--task", ""], "--task"),
-        (["m", ""], "FOLDER"),
         (["m", "out", "--prune-vocabulary="], "--prune-vocabulary"),
     ],
 )

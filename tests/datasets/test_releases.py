@@ -319,67 +319,34 @@ def test_word_pairs_are_rescaled_merged_and_split_70_15_15_reproducibly(tmp_path
 
 REFUSALS = [  # form, file, what it has instead (None: it is absent), words of the message
     ("STS benchmark, sbert.net", "a.tsv.gz", SBERT.replace("test", "rest"), r"no split 'rest' \(.*, line"),
-    ("STS benchmark, sbert.net", "a.tsv.gz", SBERT.replace("split", "x"), r"no column 'split' \(.*, line"),
     ("STS benchmark, sbert.net", "a.tsv.gz", SBERT[:-3], r"3 fields instead of 4 \(.*, line 4\): download"),
     ("STS benchmark, original", "sts-train.csv", ORIGINAL[:-3], "6 fields instead of 7 or more .*line 2"),
     ("STS benchmark, original", "sts-dev.csv", None, "no sts-dev.csv in .*, with sts-dev.csv or dev.tsv"),
-    ("STS benchmark, GLUE", "dev.tsv", "", r"no column 'sentence1' \(.*dev.tsv, line 1\)"),
     ("stsb-multi-mt", "stsb-de-dev.csv", MULTI[:-6], r"2 fields instead of 3 \(.*, line 2\)"),
-    ("stsb-multi-mt", "stsb-de-dev.csv", "a,b,c,1\n", r"4 fields instead of 3 \(.*, line 1\)"),
-    ("KorSTS", "sts-dev.tsv", KOR.replace("\t", ","), r"no column 'sentence1' \(.*sts-dev.tsv, line 1\)"),
-    ("SICK, three files", "trial.tsv", None, "no SICK_trial.txt in .*: name the folder .* or trial.tsv"),
     ("SICK, one file", "SICK.txt", WHOLE.encode() + b"\xff", "SICK.txt cannot be read .*utf-8.*: download"),
     ("MRPC", "msr_paraphrase_test.txt", MRPC.replace("Quality", ""), "no column 'Quality'"),
-    ("STR", "sem_text_rel_ranked.csv", RELATED[:-5], r"2 fields instead of 3 .*: download it again"),
     ("STR", "sem_text_rel_ranked.csv", RELATED.replace("\r\nA cat", ""), "not two sentences .*pair 2"),
-    ("STR", "sem_text_rel_ranked.csv", RELATED.replace("A cat", ""), "not two sentences .*pair 2"),
-    ("AllNLI", "n.gz", ALL_NLI.replace("sentence2", "x"), "no column 'sentence2'"),
     ("AllNLI", "n.gz", "sentence1\tsentence2\na\n", "1 fields instead of 2 .*line 2.: get AllNLI.tsv.gz"),
     ("SimCSE", "n.csv", "x,y\n1,2\n", "no column 'sent0'"),
-    ("SimCSE", "n.csv", "", "no column 'sent0'"),
-    ("SimCSE", "n.csv", "sent0,sent1,hard_neg\na,b\n", "2 fields instead of 3 .*line 2"),
     ("SimCSE", "n.csv", "sent0,sent1,hard_neg\na,,c\n", r"no three texts \(.*, row 2\)"),
     ("NLI tables", "a.tsv", NLI + "x\n", "1 fields instead of 3 .*line 9"),
-    ("NLI tables", "a.tsv", "sentence1\tlabel\na\tb\n", "no column 'sentence2'"),
     ("duplicates", "q.tsv", "question1\tquestion2\tis_duplicate\na\tb\t0\n", "has no pair of class 1"),
-    ("duplicates", "q.tsv", "question1\ta\n1\t2\n", "no column 'question2'"),
     ("course, pairs", "quora-dev.csv", None, "has no quora-dev.csv: name the folder with the files of the c"),
     ("course, pairs", "quora-dev.csv", "\tid\tsentence1\tis_duplicate\n", "no column 'sentence2'"),
-    ("course, pairs", "quora-train.csv", "", "no column 'is_duplicate'"),
     ("SentEval, flat", "rt-polarity.neg", b"a\x81\n", r"rt-polarity.neg cannot be read .*: download it"),
     ("SentEval, flat", "TREC.test", "DESC:def a\nDESC b\n", r"no CLASS:fine, space .* \(.*TREC.test, line"),
-    ("SentEval, flat", "TREC.test", "DESC:def\n", r"no CLASS:fine, space and question \(.*, line 1\)"),
     ("SentEval, folders", "SST/binary/sentiment-dev", "good \t1\nbad\n", "no text, TAB and label .*line 2"),
     ("SST-5", "stsa.fine.dev", "1 a\n2\n", r"no label, space and text \(.*fine.dev, line 2\): download it"),
-    ("SST-5", "stsa.fine.dev", "", r"no label, space and text \(.*fine.dev, line 1\)"),
-    ("SST-5", "stsa.fine.dev", b"1 \xe9\n", r"stsa.fine.dev cannot be read .*utf-8.*: download it again"),
     ("SST-5", "stsa.fine.dev", None, "no stsa.fine.dev in .*: name the folder .* SST/fine/sentiment-dev"),
     ("clustering", "TS", "1\ta\n2", r"no class, TAB and text \(.*TS, line 2\): download it again"),
-    ("clustering", "TS", "1\ta\tb\tc\n", r"no class, TAB and text \(.*TS, line 1\)"),
     ("clustering", "TS", "sport\ta\n", r"no class, TAB and text \(.*TS, line 1\)"),
-    ("clustering", "TS", "", r"no class, TAB and text \(.*TS, line 1\)"),
-    ("clustering", "TS", b"1\t\xff\n", r"TS cannot be read .*utf-8.*: download it again"),
     ("GLUE", "QQP/dev.tsv", "id\tis_duplicate\n", r"no column 'question1' \(.*dev.tsv"),
     ("GLUE", "CoLA/dev.tsv", None, "dev.tsv cannot be read .*: download it again"),
     ("SemEval", "STS.gs.FNWN.txt", "4.400\n", "FNWN: 1 scores for 2 pairs: download both again"),
     ("word lists", "EN-RG-65.txt", "a\tb\t1\n" * 64, "rg65 has 64 pairs instead of 65: download it again"),
     ("word lists", "EN-RG-65.txt", "a\tb\t1\na\tb\tx\n" * 32 + "a\tb\t1", "score 'x' .*rg65, pair 2"),
-    ("word lists", "EN-RG-65.txt", "a\tb\n" * 65, "2 fields instead of 3 .*EN-RG-65.txt, line 1"),
-    ("word lists", "SimVerb-3500.txt", "a\tb\tV\t1\n" * 3500, "4 fields instead of 5 .*SimVerb-3500.txt, li"),
     # What is read, and is not what the task has:
     ("SST-5", "stsa.fine.dev", "5 dev a .\n0 b\n", r"label '5' is none of 0.* \(dev text 1 of the"),
-    (
-        "course, texts",
-        "ids-sst-dev.csv",
-        COURSE_SST.replace("\t3\n", "\tthree\n"),
-        "label 'three' is none of",
-    ),
-    (
-        "MRPC",
-        "msr_paraphrase_test.txt",
-        MRPC.replace("\n1\t", "\n2\t"),
-        r"label '2' is none .* \(test pair 1",
-    ),
     (
         "STR",
         "sem_text_rel_ranked.csv",
@@ -526,12 +493,6 @@ def test_every_task_has_a_release_under_the_name_of_its_folder():
     folders = {Path(task.files).parts[0] for task in TASKS.values() if task.files}
     assert folders - {"sample"} | {"nli", "wikitext-2"} == {*RELEASES}
     assert len(expand_groups(["sentglue"])) == 9 and set(expand_groups(["sentglue"])) <= TASKS.keys()
-
-
-def test_contrastive_tasks_have_no_labels_and_are_evaluated_on_stsb():
-    for task in (TASKS["nli"], TASKS["quora-pairs"]):
-        assert (task.objective, task.label) == ("multiple_negatives_ranking", "")
-        assert task.eval_files == "stsb/{split}.tsv"
 
 
 # ---------------------------------------------------------------------------- real releases, where at hand

@@ -40,10 +40,6 @@ def online(monkeypatch):
     monkeypatch.setattr(tmft.datasets.download, "is_offline", lambda: False)
 
 
-def test_a_name_alone_returns_the_entry_of_the_registry():
-    assert all(get_task(name) == task for name, task in TASKS.items() if name != "distillation")
-
-
 def test_a_folder_with_splits_replaces_the_files_of_the_task(tiny_data):
     task = get_task("stsb", data=str(tiny_data))
     assert [len(read_examples(task, split)) for split in SPLITS] == [3, 3, 3]
@@ -77,12 +73,6 @@ MISTAKES = [
     (["stsb"], {"data": "no/folder"}, "no folder no/folder: data names a folder of TSV files"),
     (["stsb"], {"score_range": (5, 1)}, "score_range 5 1: the first number must be the smaller one"),
     (["mrpc"], {"score_range": (0, 1)}, "score_range 0 1: task mrpc has classes, not scores: remove it"),
-    (["stsb"], {"objective": "cosine_mze"}, "no objective 'cosine_mze': .*; did you mean cosine_mse?"),
-    (
-        ["stsb"],
-        {"selection_metric": "spearmann"},
-        "no selection_metric 'spearmann': .*; did you mean spearman?",
-    ),
     (
         ["stsb"],
         {"objective": "softmax"},
@@ -98,7 +88,6 @@ MISTAKES = [
         {"selection_metric": "f1"},
         "f1 does not fit objective cosine_mse .*: choose spearman or pearson$",
     ),
-    (["mrpc"], {"selection_metric": "accuracy"}, "accuracy does not .*: choose spearman or pearson or f1$"),
     (
         ["mrpc"],
         {"objective": "softmax"},
@@ -114,7 +103,6 @@ MISTAKES = [
         {"objective": "cosine_mse"},
         "objective cosine_mse needs labels, but the task has none: choose multiple_negatives_ranking",
     ),
-    (["sicke"], {"selection_metric": "spearman"}, "spearman does not fit .*: choose f1_macro or accuracy$"),
 ]
 
 
@@ -279,12 +267,10 @@ def test_data_that_are_present_are_read_as_they_are(published, capsys):
     [
         ('id\tsentence1\tsentence2\n1\ta b\tc\n2\td\te "f\n', ["a b", "d", "c", 'e "f']),
         ("sentence\tlabel\r\none\t1\r\ntwo\t0\r\n", ["one", "two"]),
-        ("sentence2\tscore\none\t1\n", ["one"]),
         ("\ufeffone\ttwo\r\n\n  \nthree\n", ["one\ttwo", "three"]),
         ("a sentence1 in a line\nsecond\u2028half\n", ["a sentence1 in a line", "second\u2028half"]),
-        ("a man\rplays\r\n\nmusic\n", ["a man\rplays", "music"]),
     ],
-    ids=["pairs", "alone", "one side", "lines", "lines that look odd", "a carriage return within"],
+    ids=["pairs", "alone", "lines", "lines that look odd"],
 )
 def test_sentences_are_read_from_a_table_or_from_lines(content, sentences, tmp_path):
     (tmp_path / "file").write_bytes(content.encode())
@@ -295,7 +281,6 @@ def test_sentences_are_read_from_a_table_or_from_lines(content, sentences, tmp_p
     ("content", "message"),
     [
         (b"", r"no sentences \(.*file\): give a TSV file, or a text with one sentence per line"),
-        (b"sentence1\tsentence2\n", "no sentences "),
         (b"sentence1\tsentence2\na\tb\tc\n", r"3 fields instead of 2 \(.*file, line 2\)"),
         (b"sentence1\tsentence2\na\t \n", r"empty sentence \(.*file\): fill it in or remove the line"),
         (b"\xff\xfe\x00", r"file is not text in UTF-8 \(it begins like UTF-16\): save it as UTF-8"),
@@ -340,7 +325,6 @@ def test_a_fraction_of_train_is_kept_for_dev(tmp_path):
         (("train", "test"), None, "no such file .*dev.tsv.*: add it; .* set dev_fraction"),
         (("train", "dev"), None, "no such file .*test.tsv.*: add it, with examples that are not in"),
         (("train", "dev", "test"), 0.1, "this task has dev data .*dev.tsv.*: remove dev_fraction"),
-        (("train", "test"), 0.9, "of 9 training examples fewer than 2 would be left"),
         ((), None, "no .tsv file in .*, but train.csv: convert it"),
     ],
 )

@@ -125,14 +125,9 @@ def array(shape: str, descr: str = "<f8", data: bytes = bytes(80)) -> bytes:
     ("predicted", "words"),
     [
         (array("(10,)", "O"), "allow_pickle=False"),  # what could run code is not read
-        (array("(1000000000000,)"), "cannot be read"),
         (array("(10000000000000000000000,)"), "cannot be read"),
-        (array(f"({'(' * 900}10"), "cannot be read"),
         (b"no array", "cannot be read"),
-        (array("(0,)"), "two arrays of numbers"),
-        (array("(9,)"), "two arrays of numbers"),
         (array("(2, 5)"), "two arrays of numbers"),
-        (array("(10,)", "S8"), "two arrays of numbers"),
         (array("(10,)", "M8[s]"), "two arrays of numbers"),
         (array("(3000000,)", data=bytes(24_000_000)), "an array of 24000128 bytes"),
     ],

@@ -8,13 +8,12 @@ from functools import reduce
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 
 from tmft.cli import report_command as report
 from tmft.errors import InputError
 from tmft.reports.report import make_report
-from tmft.runs.result_json import FORMAT, MAX_NUMBER, read_result
-from tmft.runs.run_result import format_provenance, write_result
+from tmft.runs.result_json import FORMAT, read_result
+from tmft.runs.run_result import format_provenance
 from tmft.runs.sweeps import group_into_sweeps, read_results, sweep_summaries
 
 ABSENT = object()
@@ -57,22 +56,15 @@ def write(folder: Path, **values) -> Path:
     ("values", "words"),
     [
         ({"settings__layer": 10**9}, "(settings.layer is 1000000000)"),
-        ({"settings__layer": True}, "(settings.layer is True)"),
         ({"settings__task__metric": "a b"}, "has no dev.a b: restore it"),
-        ({"settings__task__metric": 1}, "(settings.task.metric is 1)"),
-        ({"settings__seed": -1}, "(settings.seed is -1)"),
         ({"seconds": math.nan}, "(seconds is None)"),
         ({"test__spearman": "0.5"}, "(test.spearman is '0.5')"),
         ({"test__a\n\x1b": [1]}, "(test.a ? is [1])"),
         ({"parameters__stored": 0}, "(parameters.stored is 0)"),
-        ({"dev__spearman": 10 * MAX_NUMBER}, f"(dev.spearman is {10 * MAX_NUMBER})"),
         ({"provenance": [{"settings": 1}]}, "(provenance.0.settings is 1)"),
         ({"new": NESTED}, "(new.0.0.0.0"),
         ({"new": "\ud800"}, "surrogates not allowed"),
         ({"settings__seed": 10**4000}, "(settings.seed is 1000"),
-        ({"sweep": ABSENT}, "has no sweep: restore it, or run it again"),
-        ({"settings__seed": ABSENT}, "has no settings.seed: restore it"),
-        ({"settings__task__metric": ABSENT}, "has no settings.task.metric: restore it"),
         ({"parameters__stored": ABSENT}, "has no parameters.stored: restore it"),
     ],
 )
@@ -90,15 +82,6 @@ def test_undefined_scores_are_read_as_nan(tmp_path):
     assert math.isnan(result["dev"]["spearman"]) and math.isnan(result["test"]["pearson"])
 
 
-def test_a_report_shows_a_pre_training_run_with_an_undefined_loss(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    result = read_result(ROOT / "data/twins/mlm-then-rtd")
-    result["held_out"]["after"]["mlm_loss"] = math.nan
-    write_result(tmp_path / "runs/p", result)
-    make_report(tmp_path / "runs", tmp_path / "report")
-    assert " to nan |" in (tmp_path / "report/report.md").read_text()
-
-
 def test_an_enormous_file_is_not_read(tmp_path):
     with open(write(tmp_path / "r") / "result.json", "r+b") as file:
         file.truncate(2**26 + 1)  # a sparse file: it takes no space
@@ -110,15 +93,6 @@ def test_unknown_keys_are_kept(tmp_path):
     result = read_result(write(tmp_path / "r", new={"a": [1, None]}, settings__new="x", test__pairs=9))
     assert result["new"] == {"a": [1, None]} and result["settings"].get("other") is None
     assert result == json.loads((tmp_path / "r/result.json").read_text())
-
-
-def test_figures_are_named_after_the_data_and_are_in_the_report(tmp_path):
-    pytest.importorskip("matplotlib")
-    write(tmp_path / "runs/one", data="a b) <img>")
-    make_report(tmp_path / "runs", tmp_path / "report")
-    page = (tmp_path / "report/report.md").read_text()
-    assert "(a-b-img-layers.svg)" in page and "<img" not in page.replace("\\<", "")
-    assert (tmp_path / "report/a-b-img-layers.svg").is_file()
 
 
 def test_names_in_tables_are_shortened_and_escaped(tmp_path, capsys, monkeypatch):

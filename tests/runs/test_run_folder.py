@@ -101,12 +101,6 @@ def test_a_run_may_be_the_start_of_a_chain(arguments, tmp_path):
     assert read_provenance(folder) == [past]
 
 
-def test_a_result_without_settings_has_other_settings(tmp_path):
-    write_result(tmp_path, {})
-    with pytest.raises(InputError, match="holds a finished run with lr None, not 1.0"):
-        load_finished_result(tmp_path, {"lr": 1.0})
-
-
 @pytest.mark.parametrize("number", [None, 0, 2, "1"])
 def test_a_result_of_another_format_is_refused(number, tmp_path):
     (tmp_path / "result.json").write_text(json.dumps({} if number is None else {"format": number}))

