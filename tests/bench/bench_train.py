@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import patch
@@ -255,19 +254,11 @@ def bench_train(args) -> None:
         "sentence-transformers' loss": sentence_transformers_loss(work, ckpt, layer),
         "sentence-transformers' loss, bf16": sentence_transformers_loss(work, ckpt, layer, bf16=True),
     }
-    if find_spec("datasets") and find_spec("accelerate"):
-        trainer = sentence_transformers_trainer
-        peers["SentenceTransformerTrainer"] = trainer(work, ckpt, layer)
-        peers["SentenceTransformerTrainer, bf16"] = trainer(work, ckpt, layer, bf16=True)
-    else:
-        print("SentenceTransformerTrainer is skipped: it needs the packages datasets and accelerate")
     step_table(args, work, ckpt, layer, peers, "all-MiniLM-L6-v2" if args.default_ckpt else ckpt.name)
 
 
 def bench_family(args, name: str) -> None:
-    """Time a step and encoding with the architecture `name` of BASE_WIDTH, and with other libraries."""
-    from sentence_transformers import SentenceTransformer
-
+    """Time a step with the architecture `name` of BASE_WIDTH, and with other libraries."""
     work, layer = Work.read(args), args.layer
     ckpt = random_checkpoint(BASE_WIDTH[name], layer, args.ckpt)
     peers = {
@@ -280,19 +271,6 @@ def bench_family(args, name: str) -> None:
             work, ckpt, layer, bf16=True
         )
     step_table(args, work, ckpt, layer, peers, f"architecture of {name}, random weights")
-
-    sentences = work.all_texts[: args.sentences]
-    half = {"model_kwargs": {"dtype": torch.bfloat16}}
-    peers = {
-        "sentence-transformers, batch 32": SentenceTransformer(str(ckpt), device="cpu").encode,
-        "sentence-transformers bf16, batch 32": SentenceTransformer(str(ckpt), device="cpu", **half).encode,
-        "tmft fp32": SentenceEncoder.from_pretrained(ckpt).encode,
-        "tmft bf16": SentenceEncoder.from_pretrained(ckpt).bfloat16().encode,
-    }
-
-    rounds = {name: rate(partial(encode, sentences), len(sentences)) for name, encode in peers.items()}
-    print(f"\nencoding {len(sentences)} sentences of {args.data.name}, the same architecture, l = {layer}")
-    measure(rounds, args.rounds, "sentences/s", "tmft fp32")
 
 
 def random_checkpoint(config: dict, layer: int, tokenizer_of) -> Path:

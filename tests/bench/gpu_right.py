@@ -28,7 +28,7 @@ from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import Examples
 from tmft.datasets.task_lookup import get_task
 from tmft.embedding.modules import make_projection
-from tmft.errors import InputError, describe_error
+from tmft.errors import describe_error
 from tmft.io.distributed import single_process
 from tmft.io.formatting import markdown_table
 from tmft.loop import fit
@@ -124,13 +124,25 @@ def check_line(row: dict) -> str:
     return f"{'right' if row['right'] else 'WRONG'}  {row['name']}: {value}"
 
 
-def check_table(result: dict) -> str:
-    """Return the table of all checks, in Markdown."""
+def check_tables(title: str, result: dict) -> list[tuple[str, str]]:
+    """Return the title and the table of all checks of a part, in Markdown."""
     lines = [["check", "error", "tolerance", "right"]]
     for row in result["checks"]:
         value = row["error"] if "error" in row else f"{row['value']:.1e}"
         lines.append([row["name"], value, f"{row.get('tolerance', 0):.0e}", "yes" if row["right"] else "NO"])
-    return markdown_table(lines)
+    return [(title, markdown_table(lines))]
+
+
+right_tables = partial(
+    check_tables,
+    "**Compared with a CPU in float64.** Hidden states: largest difference relative to the largest value; "
+    "gradients: norm of the difference relative to their norm; losses: relative difference.",
+)
+graph_tables = partial(check_tables, "**Steps as CUDA graphs, and repeated runs.**")
+processes_tables = partial(
+    check_tables,
+    "**Processes.** Losses compared with those of a single process that was not started by torchrun.",
+)
 
 
 def right(bench) -> dict:
@@ -197,18 +209,6 @@ def graph(bench) -> dict:
     return checks.result()
 
 
-def graph_tables(result: dict) -> list[tuple[str, str]]:
-    return [("**Steps as CUDA graphs, and repeated runs.**", check_table(result))]
-
-
-def right_tables(result: dict) -> list[tuple[str, str]]:
-    title = (
-        "**Compared with a CPU in float64.** Hidden states: largest difference relative to the largest "
-        "value; gradients: norm of the difference relative to their norm; losses: relative difference."
-    )
-    return [(title, check_table(result))]
-
-
 # ------------------------------------------------------------------------------- forward and backward pass
 
 
@@ -222,11 +222,10 @@ def make_model(shape: dict, pooling: str = "mean") -> SentenceEncoder:
 def check_model(
     checks: Checks, name: str, model: SentenceEncoder, pairs: Examples, device: torch.device
 ) -> None:
-    """Check hidden states and gradients in each precision; a T5 has to refuse fp16."""
+    """Check hidden states and gradients in each precision; a T5 has no fp16."""
     states, gradient = forward_backward(deepcopy(model).double(), pairs, CPU, "fp32")
     for precision, (state_tolerance, gradient_tolerance) in TOLERANCES.items():
         if precision == "fp16" and model.encoder.config.model_type == "t5":
-            checks.add(f"{name}, fp16 is refused", 0, lambda: not refuses_fp16(model, pairs, device))
             continue
         on_device = cache(partial(forward_backward, model, pairs, device, precision))
         checks.add(
@@ -262,15 +261,6 @@ def relative_error(values: list[Tensor], expected: list[Tensor]) -> float:
     """Return the largest difference of a tensor relative to its largest value; NaN if any value is NaN."""
     errors = [(x - y).abs().max() / y.abs().max() for x, y in zip(values, expected, strict=True)]
     return torch.stack(errors).max().item()
-
-
-def refuses_fp16(model: SentenceEncoder, pairs: Examples, device: torch.device) -> bool:
-    """Return whether fp16 raises InputError."""
-    try:
-        forward_backward(model, pairs, device, "fp16")
-    except InputError:
-        return True
-    return False
 
 
 def embedding_error(model: SentenceEncoder, pairs: Examples, device: torch.device) -> float:
@@ -534,12 +524,10 @@ def torchrun(count: int, *words: str) -> dict:
     """Run gpu_process.py in so many processes; return the result that the main process wrote."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
     program = str(Path(__file__).with_name("gpu_process.py"))
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"OMP_NUM_THREADS": "1", RESULT_FILE: f"{folder}/result.json"}
-        line, pipe = [*launcher, program, *words], subprocess.PIPE
-        with subprocess.Popen(
-            line, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True
-        ) as process:
+        with subprocess.Popen([*launcher, program, *words], env=environment, **pipes) as process:
             try:
                 output, _ = process.communicate(timeout=TORCHRUN_TIMEOUT)
             except subprocess.TimeoutExpired:
@@ -549,12 +537,3 @@ def torchrun(count: int, *words: str) -> dict:
             errors = [text for text in output.splitlines() if "Error" in text]
             raise RuntimeError((errors or [f"torchrun ended with code {process.returncode}"])[0])
         return json.loads(Path(folder, "result.json").read_text(encoding="utf-8"))
-
-
-def processes_tables(result: dict) -> list[tuple[str, str]]:
-    return [
-        (
-            "**Processes.** Losses compared with those of a single process that was not started by torchrun.",
-            check_table(result),
-        )
-    ]

@@ -23,7 +23,7 @@ from conftest import (
     tiny_static_model,
 )
 from processes import run_forked
-from safetensors.torch import save_file
+from test_weights import to_bin, to_shards
 
 from tmft.checkpoints.hub import KNOWN_CHECKPOINTS, HubRepository, is_hub_id
 from tmft.checkpoints.model_folder import ModelFolder
@@ -316,21 +316,14 @@ def transformer_below(folder: Path) -> SentenceEncoder:
 
 def in_a_bin(folder: Path) -> SentenceEncoder:
     model = hub_model(folder)
-    torch.save(stored_weights(folder), folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
+    to_bin(folder, stored_weights(folder))
     return model
 
 
 def in_shards_with_a_vocabulary(folder: Path) -> SentenceEncoder:
     hub_model(folder)
-    weights = stored_weights(folder)
-    shards = {}
-    for number, names in enumerate((sorted(weights)[:20], sorted(weights)[20:]), start=1):
-        shard = f"model-0000{number}-of-00002.safetensors"
-        save_file({name: weights[name] for name in names}, folder / shard)
-        shards |= dict.fromkeys(names, shard)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
-    for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+    to_shards(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).unlink()
     (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
     return SentenceEncoder.from_pretrained(folder)

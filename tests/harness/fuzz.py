@@ -5,11 +5,11 @@
     python tests/harness/fuzz.py --again FOLDER/modules.json-17
 
 A reader of readers.py reads a folder of valid files. An input is that folder with one file changed: bytes are
-flipped, removed, repeated or inserted; or a value of JSON, of a safetensors header or of a protobuf message
-is replaced by an unexpected one; compressed files are changed inside or outside of the compression. Readers
-run in a process of their own, with limits of time and memory, so that a crash or a hang is detected. An input
-that is neither loaded nor refused is a defect: its folder is kept and printed. Panics of a library are
-counted even if the input was refused in the end. Input n of a seed is always the same.
+flipped, removed, repeated or inserted; or a value of JSON or of a safetensors header is replaced by an
+unexpected one; compressed files are changed inside or outside of the compression. Readers run in a process of
+their own, with limits of time and memory, so that a crash or a hang is detected. An input that is neither
+loaded nor refused is a defect: its folder is kept and printed. Panics of a library are counted even if the
+input was refused in the end. Input n of a seed is always the same.
 """
 
 import argparse
@@ -38,7 +38,6 @@ sys.path[:0] = [str(ROOT), str(HERE.parent), str(HERE)]
 
 from readers import READERS, Reader, prepare_process  # noqa: E402
 
-from tmft.checkpoints.sentencepiece import parse_protobuf  # noqa: E402
 from tmft.errors import InputError  # noqa: E402
 
 TIMEOUT, MEMORY = 10, 4 << 30  # seconds per input; bytes of address space beyond those at the start
@@ -134,46 +133,6 @@ def change_header(data: bytes, random: Random) -> bytes:
     )
 
 
-def varint(number: int) -> bytes:
-    """Encode a number as a protobuf varint."""
-    low, rest = number & 127, number >> 7
-    return bytes([low | 128]) + varint(rest) if rest else bytes([low])
-
-
-def field(number: int, wire_type: int, value: int | bytes) -> bytes:
-    """Encode a field of a protobuf message, as tmft/checkpoints/sentencepiece.py reads it."""
-    key = varint(number << 3 | wire_type)
-    if wire_type == 0:
-        return key + varint(value)
-    return key + (varint(len(value)) if wire_type == 2 else b"") + value
-
-
-def change_protobuf(data: bytes, random: Random) -> bytes:
-    """Remove, repeat or change a field of a protobuf message, or of a message in it."""
-    fields = list(parse_protobuf(data))
-    at = random.randrange(len(fields))
-    if random.random() < 0.3:  # the last fields describe the model
-        at = len(fields) - 1 - random.randrange(min(2, len(fields)))
-    (number, wire_type), value = fields[at]
-    kind = random.randrange(5)
-    if kind == 0:
-        fields[at:at] = [fields[at]] * random.choice([1, 1000])
-    elif kind == 1:
-        del fields[at]
-    elif isinstance(value, int):
-        fields[at] = (number, wire_type), random.choice([0, 1, 2, 3, 4, 2**31, 2**32, 2**64 - 1, value + 1])
-    elif wire_type == 5:
-        strange = [float("nan"), float("inf"), -1e38, 0.0, random.uniform(-30, 30)]
-        fields[at] = (number, wire_type), struct.pack("<f", random.choice(strange))
-    else:
-        try:
-            fields[at] = (number, wire_type), change_protobuf(value, random)
-        except (ValueError, IndexError):  # the bytes are not a message
-            strange = [b"", b"x" * 20_000, "▁".encode(), b"\xff", b"\0", change_bytes(value, random)]
-            fields[at] = (number, wire_type), random.choice(strange)
-    return b"".join(field(number, wire_type, value) for (number, wire_type), value in fields)
-
-
 def change_zip(data: bytes, random: Random) -> bytes:
     """Change the contents and the names of the members of a zip file."""
     changed = BytesIO()
@@ -192,7 +151,6 @@ def change_zip(data: bytes, random: Random) -> bytes:
 BY_SUFFIX = {
     ".json": change_json,
     ".safetensors": change_header,
-    ".model": change_protobuf,
     ".gz": lambda data, random: gzip.compress(change_bytes(gzip.decompress(data), random), 1),
     ".xz": lambda data, random: lzma.compress(change_bytes(lzma.decompress(data), random), preset=0),
     ".zip": change_zip,
