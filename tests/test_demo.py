@@ -13,8 +13,6 @@ import pytest
 import torch
 from browser import Browser
 from conftest import ROOT, tiny_model
-from safetensors import safe_open
-from safetensors.numpy import load_file, save_file
 from test_compact_export import DAMAGED
 from tokenizers import Tokenizer
 
@@ -161,55 +159,6 @@ def test_embeddings_are_those_of_python(name, tmp_path):
     code = "const encoder = await load(input[0]); return input[1].map((x) => [...encoder.encode(x)]);"
     found = run_node(code, [str(folder), lines])
     np.testing.assert_allclose(found, Encoder(folder).encode(lines), atol=1e-4)
-
-
-def change_weights(path: Path, change, layout: str = "1") -> None:
-    with safe_open(path, "np") as file:
-        metadata = file.metadata() | {"compact_layout": layout}
-    weights = load_file(path)
-    change(weights)
-    save_file(weights, path, metadata)
-
-
-def cut_short(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1000])
-
-
-def change_text(path: Path, old: str, new: str) -> None:
-    path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
-
-
-WORDS = "embeddings.word_embeddings.weight"
-SCALES = f"{WORDS}.scales"
-DAMAGES = {
-    "another layout": (
-        lambda folder: change_weights(folder / "model.safetensors", lambda weights: None, layout="2"),
-        "model.safetensors has the layout 2, this page reads 1",
-    ),
-    "no scales": (
-        lambda folder: change_weights(folder / "model.safetensors", lambda weights: weights.pop(SCALES)),
-        f"model.safetensors has no {SCALES}",
-    ),
-    "an MPNet": (
-        lambda folder: change_text(folder / "config.json", '"bert"', '"mpnet"'),
-        "config.json has the model_type mpnet: this page reads bert and electra",
-    ),
-    "weights cut short": (
-        lambda folder: cut_short(folder / "model.safetensors"),
-        "model.safetensors is cut short",
-    ),
-    "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json"),
-}
-
-
-@NEEDS_NODE
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_folder_gives_a_reason_and_no_encoder(damage, tmp_path):
-    change, reason = DAMAGES[damage]
-    folder = Path(shutil.copytree(MODEL, tmp_path / "model"))
-    change(folder)
-    code = "try { await load(input); return 'loaded'; } catch (error) { return error.message; }"
-    assert reason in run_node(code, str(folder))
 
 
 @NEEDS_NODE

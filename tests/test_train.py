@@ -109,7 +109,7 @@ def test_a_result_repeats_its_run_to_the_byte(arguments, tmp_path, capsys):
 
 def test_a_result_repeats_a_pre_training(tiny_folder, tmp_path):
     text = tmp_path / "lines.txt"
-    text.write_text("a man plays\n" * 30)
+    text.write_text("a man plays\na dog eats\n" * 30)
     words = ["--task", "mlm", "--from-scratch", str(tiny_folder), "--text", str(text)]
     words += ["--steps", "2", "--max-length", "16"]
     train.main([*words, "--save-fp16", "--run-name", "r", "--output-dir", str(tmp_path / "one")])

@@ -108,13 +108,6 @@ def test_a_card_takes_the_mean_in_transformers_only_where_the_embedding_is_nothi
         assert not shows_the_mean(**change), change
 
 
-def test_the_card_of_a_student_names_its_teacher():
-    data = ModelCardData("Scores", base="a/base", teachers=("sentence-transformers/all-MiniLM-L6-v2",))
-    card = sentence_model_card(tiny_model(), data)
-    assert "A student of sentence-transformers/all-MiniLM-L6-v2, made by tmft." in card
-    assert "truncated model fine-tuning" not in card and "A vocabulary of 83 tokens." in card
-
-
 def result_of(**changes) -> dict:
     """The content of a result.json, as far as a card needs it, with other settings."""
     settings = {"ckpt": "a/base", "init": "pretrained", "seed": 0, "epochs": 1, "batch_size": 2, "lr": 0.1}

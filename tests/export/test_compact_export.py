@@ -342,6 +342,7 @@ DAMAGED = {
     "heads that do not fit": edit(CONFIG, num_attention_heads=5),
     "a missing size": edit(CONFIG, intermediate_size=MISSING),
     "an unknown module": modules(lambda m: [*m, {"type": "sentence_transformers.models.LSTM", "path": "9"}]),
+    "a module of another package": modules(lambda m: [*m[:2], m[2] | {"type": "other.Dense"}, m[3]]),
     "no Pooling": modules(lambda m: [m[0], *m[2:]]),
     "Normalize before the Pooling": modules(lambda m: [m[0], m[3], m[1], m[2]]),
     "two poolings": edit(POOLING, pooling_mode_cls_token=True),
