@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,9 @@ NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 @pytest.fixture
 def text(tmp_path) -> Path:
     path = tmp_path / "text.txt"
-    path.write_text("\n".join(LINES * 12) + "\n", encoding="utf-8")
+    ends = product(("", " music", " the cat", " two dogs"), ("", " eats", " plays"))
+    lines = [line + noun + verb for noun, verb in ends for line in LINES]  # 60 different ones
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
 
@@ -108,6 +111,7 @@ def test_a_checkpoint_without_a_head_gets_a_new_one_and_the_run_reports_it(tmp_p
 @pytest.mark.slow
 def test_rtd_from_scratch_saves_a_generator_and_a_discriminator(tmp_path, text, capsys):
     config = shape(tmp_path / "shape", **ELECTRA)
+    text.write_text("\n".join(LINES * 12) + "\n", encoding="utf-8")  # few sentences, which are soon known
     scratch = ("--from-scratch", config, "--steps", 150, "--lr", 3e-3, "--generator-size", 0.5)
     folder = pretrain(tmp_path, text, *scratch, task="rtd")
     first, *_, last = [entry["train"] for entry in read_result(folder)["curve"][1:]]
