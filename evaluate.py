@@ -40,13 +40,19 @@ from tmft.cli.options import (
 )
 from tmft.cli.parser import CommandLineParser, run_command
 from tmft.datasets.task_lookup import read_split
-from tmft.evaluation.compare_models import MAX_TIMED_SENTENCES, compare_models, sentences_per_second
+from tmft.evaluation.compare_models import (
+    MAX_TIMED_SENTENCES,
+    compare_models,
+    sentences_per_second,
+    speed_by_shape,
+)
 from tmft.evaluation.cs224n_submission import write_predictions
 from tmft.evaluation.evaluators import Evaluation, score_tasks
 from tmft.io.atomic import write_file
 from tmft.io.formatting import percent, to_json
-from tmft.reports.score_tables import difference_table, format_results
-from tmft.runs.run_result import FineTunedRun
+from tmft.models.families import parameter_counts
+from tmft.reports.score_tables import difference_table, format_results, format_speed
+from tmft.runs.run_result import FineTunedRun, describe_environment
 from tmft.speed.matmul import prepacked_weights
 from tmft.tasks import OVERALL
 from tmft.training.multitask import average_scores
@@ -127,6 +133,10 @@ def score_model(
         tables += f"\n\n{OVERALL} {percent(overall)}"
     by_variant = {v: {name: scores[v] for name, scores in results.items()} for v in variants}
     content = {"model": args.model, "split": args.split, "pooling": model.pooling, f"{kind}s": by_variant}
+    content["parameters"] = parameter_counts(model.encoder.config)["stored"]
+    if args.speed:
+        content |= {"speed": speed_by_shape(model), "environment": describe_environment(model.device)}
+        tables += f"\n\n{format_speed(content['speed'])}"
     return tables, content | ({"random": random} if random else {})
 
 

@@ -381,7 +381,16 @@ WITHOUT_DEFAULT = {
         *("--from-scratch", "--vocab-size", "--steps", "--save-fp16"),
     },
     evaluate: MODEL
-    | {"OTHER", "--help-all", "--isotropy", "--json", "--cs224n-predictions", "--postprocess", "--save"},
+    | {
+        "OTHER",
+        "--help-all",
+        "--isotropy",
+        "--speed",
+        "--json",
+        "--cs224n-predictions",
+        "--postprocess",
+        "--save",
+    },
     cka: {"A", "B", "--also", "--all-pairs", "--debiased", "--json", "--plot"},
     encode: MODEL | {"FILE", "--out", "--column"},
     search: MODEL | {"QUERY", "--corpus", "--column"},

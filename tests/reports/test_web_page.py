@@ -21,7 +21,7 @@ from tmft import fine_tune
 from tmft.cli import report_command as report
 from tmft.data import read_examples
 from tmft.errors import InputError
-from tmft.reports.report import read_cka_files
+from tmft.reports.report import read_cka_pairs, read_json_files
 from tmft.reports.run_commands import format_layers, repeat_command, sweep_command
 from tmft.runs.predictions import PREDICTIONS_FILE
 from tmft.runs.run_result import write_result
@@ -292,9 +292,9 @@ def test_a_file_of_cka_with_other_values_is_named(pair, message, tmp_path):
     content = {"pooling": "mean", "pairs": [{"a": "a", "b": "b", "by_layer": [1.0]} | pair]}
     (tmp_path / "cka.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match=f"cka.json cannot be read .*{message}"):
-        read_cka_files(tmp_path)
+        read_cka_pairs(read_json_files(tmp_path))
     (tmp_path / "cka.json").write_text('{"pairs": 3}')
-    assert read_cka_files(tmp_path) == []  # a file of something else
+    assert read_cka_pairs(read_json_files(tmp_path)) == []  # a file of something else
 
 
 # ------------------------------------------------------------------------------------------ in a browser

@@ -31,6 +31,8 @@ def add_evaluate_options(p: CommandLineParser) -> None:
     group = p.add_argument_group("output")
     group.add_argument("--isotropy", action="store_true", help="also compute measures of the isotropy of "
                        "the embeddings")
+    group.add_argument("--speed", action="store_true", help="also measure sentences per second, by length "
+                       "and number of sentences at once")
     group.add_argument("--json", type=Path, metavar="FILE", help="write all scores, also those of "
                        "subsets, not x 100")
     group.add_argument("--cs224n-predictions", type=Path, metavar="FOLDER", help="write the predictions of "
@@ -44,7 +46,7 @@ def check_evaluate_options(args: Namespace) -> None:
 
     An output must not replace an input, nor another run.
     """
-    for name in ("isotropy", "cs224n_predictions", "save", "interpolate") if args.other else ():
+    for name in ("isotropy", "speed", "cs224n_predictions", "save", "interpolate") if args.other else ():
         if getattr(args, name):
             option = "--" + name.replace("_", "-")
             raise InputError(f"{option} with two models: remove {option}, or name one model")

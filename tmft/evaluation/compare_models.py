@@ -9,6 +9,7 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from tmft.device import progress_bar
 from tmft.evaluation.bootstrap import confidence_interval, resample_scores
@@ -17,6 +18,7 @@ from tmft.sentence_encoder import SentenceEncoder
 
 MAX_TIMED_SENTENCES = 500
 TIMED_ROUNDS = 3
+SPEED_TOKENS, SPEED_BATCH_SIZES = (16, 128), (1, 8, 64, 512)  # what --speed measures
 
 
 class ModelDifference(NamedTuple):
@@ -107,3 +109,26 @@ def sentences_per_second(models: Sequence[SentenceEncoder], sentences: list[str]
             model.encode(sentences)
             times.append(time.perf_counter() - start)
     return [len(sentences) / min(times) for times in seconds]
+
+
+def speed_by_shape(model: SentenceEncoder) -> list[dict[str, float]]:
+    """Return how many sentences a second a model embeds, by their number of tokens and by how many at once.
+
+    Returns {"tokens", "batch_size", "sentences_per_second"} of each combination of SPEED_TOKENS, up to the
+    limit of the model, and SPEED_BATCH_SIZES: the best of TIMED_ROUNDS calls after a first one. The sentences
+    are random token ids, all different.
+    """
+    generator = torch.Generator().manual_seed(0)
+    measured = []
+    for tokens in [tokens for tokens in SPEED_TOKENS if tokens <= model.max_length]:
+        for batch_size in SPEED_BATCH_SIZES:
+            seconds = []
+            for _ in range(1 + TIMED_ROUNDS):
+                shape = batch_size, tokens
+                ids = torch.randint(model.encoder.config.vocab_size, shape, generator=generator).tolist()
+                start = time.perf_counter()
+                model.embed_token_ids(ids)
+                seconds.append(time.perf_counter() - start)
+            speed = batch_size / min(seconds[1:])
+            measured.append({"tokens": tokens, "batch_size": batch_size, "sentences_per_second": speed})
+    return measured

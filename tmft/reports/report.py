@@ -12,8 +12,9 @@ from typing import Any
 from tmft.errors import InputError, sanitize
 from tmft.io.files import is_file, read_json, reading
 from tmft.io.formatting import MAX_NAME_LENGTH, format_duration, mean_and_std
-from tmft.reports import plots
+from tmft.reports import model_scores, plots
 from tmft.reports.comparisons import LayerComparison, compare_layers_with_whole, compare_sweeps
+from tmft.reports.model_scores import ModelScores
 from tmft.reports.page import Page, escape_html_text
 from tmft.reports.paper_tables import csv_table, file_stem
 from tmft.reports.run_commands import repeat_command, sweep_command, train_command
@@ -33,7 +34,7 @@ from tmft.reports.run_tables import (
 from tmft.runs.result_json import RESULT_FILE
 from tmft.runs.sweeps import Sweep, group_by_task, group_into_sweeps, read_results, separate_copies
 
-MAX_CKA_FILE, MAX_LAYERS = 2**22, 200  # bytes of a file, layers of a checkpoint
+MAX_JSON_FILE, MAX_LAYERS = 2**22, 200  # bytes of a file, layers of a checkpoint
 ABOUT = [
     "A layer number l means that the first l layers of the checkpoint were kept and fine-tuned; 0 keeps only "
     "the embeddings.",
@@ -58,10 +59,12 @@ def make_report(runs: Path, out: Path, program: str = "tmft") -> Page:
     sweeps = group_into_sweeps(all_results)
     results, copies = separate_copies(all_results)
     pretrained = [result for _, result in results if "curve" in result]
-    if not sweeps and not pretrained:
+    files = read_json_files(runs)
+    models, pairs = model_scores.read_model_scores(files), read_cka_pairs(files)
+    if not sweeps and not pretrained and not models:
         raise InputError(f"no finished run below {runs}: name a folder with run folders (result.json)")
     page = Page(out, f"Runs in {runs.resolve().name}", f"{date.today().isoformat()}, {program}")
-    page.add_text(summarize_runs(sweeps, pretrained), "lead")
+    page.add_text(summarize_runs(sweeps, pretrained, models), "lead")
     for folder, original in copies.items():
         page.add_note(f"{folder} is a copy of the run {original}: it is not counted.")
     used: set[str] = set()
@@ -70,7 +73,9 @@ def make_report(runs: Path, out: Path, program: str = "tmft") -> Page:
     add_gradients(page, [result for _, result in results])
     if pretrained:
         add_pretraining(page, pretrained)
-    if pairs := read_cka_files(runs):
+    if models:
+        add_models(page, models)
+    if pairs:
         add_cka(page, pairs)
     if sweeps:
         page.add_section("What was run")
@@ -94,8 +99,8 @@ def make_report(runs: Path, out: Path, program: str = "tmft") -> Page:
     return page
 
 
-def summarize_runs(sweeps: list[Sweep], pretrained: list[dict[str, Any]]) -> str:
-    """Return the sentence below the title: how many runs of each kind there are."""
+def summarize_runs(sweeps: list[Sweep], pretrained: list[dict[str, Any]], models: list[ModelScores]) -> str:
+    """Return the sentence below the title: how many runs and scored models there are."""
     runs = [run for sweep in sweeps for runs in sweep.layers.values() for run in runs]
     parts = []
     if runs:
@@ -106,6 +111,8 @@ def summarize_runs(sweeps: list[Sweep], pretrained: list[dict[str, Any]]) -> str
         )
     if pretrained:
         parts.append(format_count(len(pretrained), "pre-training run"))
+    if models:
+        parts.append(format_count(len(models), "model") + " scored by evaluate.py")
     return "; ".join(parts) + "."
 
 
@@ -338,6 +345,23 @@ def add_pretraining(page: Page, results: list[dict[str, Any]]) -> None:
     page.add_table("pre-training, by tokens seen", lines, is_printed=False, is_folded=True)
 
 
+def add_models(page: Page, models: list[ModelScores]) -> None:
+    """Add figures and tables of the models that evaluate.py has scored; a figure without data is left out."""
+    page.add_section("Models scored by evaluate.py")
+    panels = {
+        f"models-{group}": partial(model_scores.draw_score_by_size, models, group=group)
+        for group in model_scores.SIZE_GROUPS
+        if any(model.mean_score(group) is not None for model in models)
+    }
+    if any(model.isotropy for model in models):
+        panels["models-alignment"] = partial(model_scores.draw_alignment_and_uniformity, models)
+    if any(model.speed for model in models):
+        panels["models-speed"] = partial(model_scores.draw_speed, models)
+        page.add_table("speed of models", model_scores.speed_table(models), is_printed=False, is_folded=True)
+    page.add_figure("models scored by evaluate.py", panels)
+    page.add_table("models scored by evaluate.py", model_scores.scores_table(models))
+
+
 def add_cka(page: Page, pairs: list[dict[str, Any]]) -> None:
     """Add a curve of CKA by layer with a line for each pair, and a map for each pair that has a matrix."""
     page.add_section("How similar are the layers?")
@@ -361,20 +385,27 @@ def add_cka(page: Page, pairs: list[dict[str, Any]]) -> None:
             page.add_table(title, table, is_printed=False, is_folded=True)
 
 
-def read_cka_files(folder: Path) -> list[dict[str, Any]]:
-    """Return the pairs of all files that `cka.py --json` has written below a folder, sorted by path.
-
-    Each pair is a dict as cka.py writes it, with "sentences" and "source" of its file. Other JSON files are
-    skipped. Raises InputError if a file that has pairs has values of another kind.
-    """
-    pairs = []
+def read_json_files(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Return (path, content) of the JSON files below a folder that may be of cka.py or evaluate.py."""
+    files = []
     for path in sorted(folder.glob("**/*.json")):
-        if path.name == RESULT_FILE or not is_file(path) or path.stat().st_size > MAX_CKA_FILE:
+        if path.name == RESULT_FILE or not is_file(path) or path.stat().st_size > MAX_JSON_FILE:
             continue
         try:
-            content = read_json(path)
+            files.append((path, read_json(path)))
         except InputError:
             continue  # not a file of ours
+    return files
+
+
+def read_cka_pairs(files: list[tuple[Path, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return the pairs in those of some JSON files that `cka.py --json` has written. files: (path, content).
+
+    Each pair is a dict as cka.py writes it, with "sentences" and "source" of its file. Raises InputError if a
+    file that has pairs has values of another kind.
+    """
+    pairs = []
+    for path, content in files:
         if not (isinstance(content.get("pairs"), list) and "pooling" in content):
             continue
         with reading(path):

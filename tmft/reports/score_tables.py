@@ -97,6 +97,15 @@ def format_isotropy(layers: Mapping[float, dict[str, Any]]) -> str:
     return text_table(lines)
 
 
+def format_speed(measured: Sequence[Mapping[str, float]]) -> str:
+    """Return a table of sentences per second, with a line per measurement of `speed_by_shape`."""
+    lines = [["tokens", "sentences at once", "sentences/s", ""]]
+    for entry in measured:
+        shape = [f"{entry[key]}" for key in ("tokens", "batch_size")]
+        lines.append([*shape, f"{entry['sentences_per_second']:,.1f}", ""])
+    return text_table(lines)
+
+
 def difference_table(
     models: Sequence[str], rows: Mapping[str, ModelDifference], speeds: Sequence[float]
 ) -> str:
