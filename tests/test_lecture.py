@@ -1,5 +1,6 @@
 """docs/lecture: the exercises tell right from wrong, and the notebook runs from top to bottom."""
 
+import ast
 import json
 import math
 import re
@@ -7,7 +8,6 @@ import sys
 
 import numpy as np
 import pytest
-import torch
 from conftest import ROOT, command, load_script
 
 from tmft.data import read_examples
@@ -18,91 +18,164 @@ LECTURE = ROOT / "docs/lecture"
 NOTEBOOK = json.loads((LECTURE / "lecture.ipynb").read_text("utf-8"))
 
 
+ANSWERS, EXERCISES = LECTURE / "answers", LECTURE / "exercises"
+
+
 @pytest.fixture(scope="module")
 def check():
     before = list(sys.path)
+    sys.path.insert(0, str(LECTURE))  # the files import one_file
     yield load_script("docs/lecture/check.py")
     sys.path[:] = before
 
 
-def test_every_solution_is_right_and_every_unsolved_exercise_is_told_in_a_line(check, capsys):
-    assert check.main(["--solutions"]) == 0
+def test_every_answer_is_right_and_every_starting_file_is_not_written_yet(check, capsys):
+    assert check.main(["--folder", str(ANSWERS)]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
-    assert [line.split(": ")[1] for line in lines] == ["right"] * 6 and last == "6 of 6 right"
+    assert [line.split(": ")[1] for line in lines] == ["right"] * 5 and last == "5 of 5 right"
     assert check.main([]) == 1
     *lines, last = capsys.readouterr().out.splitlines()
-    assert last == "0 of 6 right" and len(lines) == 6
-    assert all("not done yet: replace `raise NotImplementedError` in" in line for line in lines)
+    assert last == "0 of 5 right" and len(lines) == 5
+    for line, name in zip(lines, check.FILES.values(), strict=True):
+        assert "not written yet: replace the `raise NotImplementedError` of" in line and line.endswith(name)
 
 
-def pearson(x, y):
-    return np.corrcoef(x, y)[0, 1]
+@pytest.mark.parametrize("path", sorted(EXERCISES.glob("*.py")), ids=lambda path: path.name)
+def test_an_answer_has_the_arguments_of_its_starting_file(path):
+    signatures = []
+    for folder in (EXERCISES, ANSWERS):
+        tree = ast.parse((folder / path.name).read_text("utf-8"))
+        signatures.append([ast.unparse(node.args) for node in tree.body if isinstance(node, ast.FunctionDef)])
+    assert signatures[1][0] == signatures[0][0] and len(signatures[1]) == 1
 
 
-def ranks_without_ties(x, y):
-    return pearson(x.argsort().argsort(), y.argsort().argsort())
+# What a student writes in place of a part of the answer, and what the checker says of it.
+MISTAKES = [
+    (1, " / q.shape[-1] ** 0.5", "", "the scores are not scaled"),
+    (1, " ** 0.5", "", "divided by A: divide them by its root"),
+    (1, "q.shape[-1] ** 0.5", "(q.shape[-1] * q.shape[1]) ** 0.5", "the root of D"),
+    (1, " / q.shape[-1]", " * q.shape[-1]", "multiplied by the root of A"),
+    (1, "softmax(-1)", "softmax(-2)", "the softmax is over the queries"),
+    (1, "softmax(-1)", "softmax(1)", "the softmax is over the heads"),
+    (1, "softmax(-1)", "softmax(0)", "the softmax is over the sentences"),
+    (1, "q @ k.transpose(2, 3)", "k @ q.transpose(2, 3)", "queries and keys are swapped"),
+    (1, ".softmax(-1) @", " @", "there is no softmax"),
+    (1, " @ v", "", "these are the weights, (B, H, T, T)"),
+    (1, "scores.masked_fill(is_padding, torch.finfo(q.dtype).min)", "scores", "padding is attended to"),
+    (1, "torch.finfo(q.dtype).min", "-2.0", "padding is attended to: mask the keys"),
+    (1, "mask[:, None, None, :]", "mask[:, None, :, None]", "padding is attended to"),
+    (1, "torch.finfo(q.dtype).min", "0.0", "the scores of padding are 0"),
+    (1, "scores.masked_fill(is_padding, torch.finfo(q.dtype).min)", "scores + ~is_padding", "1 is added"),
+    (1, "== 0", "== 1", "the mask is the wrong way round"),
+    (1, "scores.softmax(-1)", "(scores.exp() / scores.exp().sum(-1, keepdim=True))", "large scores overflow"),
+    (1, "scores = q @", "q /= 2; scores = q @", "an argument is changed"),
+    (1, "return ", "", "it returns nothing"),
+    (2, " * mask[:, :, None]", "", "padding counts"),
+    (2, "hidden.sum(1) / mask.sum(1, keepdim=True)", "hidden.mean(1)", "right"),  # a cosine sees no lengths
+    (2, "hidden.sum(1) / mask.sum(1, keepdim=True)", "hidden[:, 0]", "the first token is taken"),
+    (2, "embeddings.chunk(2)", "(embeddings[::2], embeddings[1::2])", "the wrong sentences are paired"),
+    (2, "scores / 5", "scores", "not divided by 5"),
+    (2, "square()", "abs()", "absolute differences"),
+    (2, "square().mean()", "square().sum()", "this is the sum"),
+    (2, "torch.cosine_similarity(u, v)", "(u * v).sum(1)", "this is the inner product"),
+    (2, "loss = (", "loss = -(", "the sign of the loss"),
+    (2, "    optimizer.zero_grad()\n", "", "`optimizer.zero_grad` is missing"),
+    (2, "loss.backward()", "loss.backward(); optimizer.zero_grad()", "the gradient is 0 at the step"),
+    (2, "    loss.backward()\n", "", "the gradient is 0 at the step"),
+    (2, "loss.backward()", "(-loss).backward()", "the sign of the loss"),
+    (2, "    optimizer.step()\n", "", "`optimizer.step` is missing"),
+    (2, "optimizer.step()", "optimizer.step(); optimizer.step()", "more than one step"),
+    (2, "embeddings.chunk", "embeddings.detach().chunk", "no gradient reaches the weights"),
+    (2, "return loss.item()", "", "it returns nothing"),
+    (3, "score(encoder, dev)", "score(encoder, test)", "test has chosen the layer"),
+    (3, "score(encoder, test)", "score(encoder, dev)", "this is the score on dev"),
+    (3, "mean(score(encoder, dev) for encoder in", "max(score(encoder, dev) for encoder in", "the best seed"),
+    (3, "mean(score(encoder, test)", "max(score(encoder, test)", "the test score of one seed"),
+    (3, "return best", "return layers.index(best)", "the place of the layer"),
+    (3, "max(layers", "min(layers", "this is the lowest score"),
+    (3, "max(layers", "max(layers[::-1]", "the fewer layers win"),
+    (3, "in encoders[best])", "in encoders[best]), 0", "return two numbers"),
+    (3, "for layer in layers}\n    best", "for layer in layers[:-1]}\n    best", "it stops with"),
+    (3, "for seed in seeds]", "for seed in seeds[:1]]", "0 layers with seed 1 were never trained"),
+    (
+        3,
+        "in encoders[best])",
+        "in [fine_tune(best, seed) for seed in seeds])",
+        "fine_tune was called 12 times",
+    ),
+    (
+        3,
+        "    best =",
+        "    tests = [score(e, test) for some in encoders.values() for e in some]\n    best =",
+        "test is scored for several layers",
+    ),
+    (4, "x - x.mean(0), y - y.mean(0)", "x, y", "it is not centered"),
+    (4, "x - x.mean(0), y - y.mean(0)", "x - x.mean(), y - y.mean()", "the mean of all numbers"),
+    (4, "x - x.mean(0), y - y.mean(0)", "x - x.mean(1)[:, None], y - y.mean(1)[:, None]", "the rows are"),
+    (4, "y - y.mean(0)", "y", "only x is centered"),
+    (4, "x - x.mean(0), y", "x, y", "only y is centered"),
+    (4, " ** 2", "", "the square of ||X'Y|| is missing"),
+    (4, "(x.T @ x).norm() *", "(x.T @ x).norm() ** 2 *", "other numbers than expected"),
+    (4, "norm()", "norm(2, dim=(0, 1))", "right"),
+    (4, ".norm()", ".svd().S[0]", "this is the spectral norm"),
+    (4, "x, y = x - x.mean(0), y - y.mean(0)", "x -= x.mean(0); y -= y.mean(0)", "an argument is changed"),
+    (5, "[line for line in lines if line.strip().lower() not in excluded]", "lines", "trained on test text"),
+    (5, "excluded = {sentence.strip().lower() for", "excluded = {sentence for", "trained on test text"),
+    (5, "if line.strip().lower() not in excluded", "if line not in held_out", "in other capitals"),
+    (5, "[line for", "[line.strip().lower() for", "the lines are changed"),
+    (5, "            with torch.no_grad():\n    ", "", "a gradient reaches the teacher"),
+    (5, "            optimizer.zero_grad()\n", "", "`optimizer.zero_grad` is missing"),
+    (5, "            optimizer.step()\n", "", "`optimizer.step` is missing"),
+    (5, "(1 - torch", "(torch", "the sign of the loss"),
+    (5, ").mean()", ").sum()", "this is the sum"),
+    (
+        5,
+        "1 - torch.cosine_similarity(student.embed(texts), target)",
+        "(student.embed(texts) - target) ** 2",
+        "squared",
+    ),
+    (5, ".split(batch_size)", "[: len(kept) // 4 * 4].split(batch_size)", "lines miss an epoch"),
+    (5, "split(batch_size)", "split(len(kept))", "more than batch_size lines"),
+    (5, "range(epochs)", "range(epochs + 1)", "is trained on 3 times in 2 epochs"),
+    (5, "teacher.embed(texts)", "teacher.embed(lines)[batch]", "the targets are those of other lines"),
+    (5, "student.embed(texts)", "teacher.embed(texts)", "never called with a gradient"),
+]
 
 
-def unpaired(first, second, gold):
-    generator = np.random.default_rng(0)
-    draws = [generator.integers(len(gold), size=(2, len(gold))) for _ in range(500)]
-    differences = [
-        pearson(first[i], gold[i]) - pearson(second[j], gold[j]) for i, j in draws
-    ]  # other pairs for each model
-    return np.percentile(differences, [2.5, 97.5])
-
-
-def slow_states(encoder, ids, mask):
-    top, states = encoder.layer, []
-    for encoder.layer in range(top + 1):
-        states.append(encoder.hidden_state(ids, mask))
-    return states
-
-
-def uncentered(x, y):
-    return ((x.T @ y).norm() ** 2 / ((x.T @ x).norm() * (y.T @ y).norm())).item()
-
-
-@pytest.mark.parametrize(
-    ("number", "answer", "hint"),
-    [
-        (1, lambda hidden, mask: hidden.mean(1), "padding counts"),
-        (1, lambda hidden, mask: (hidden * mask[:, :, None]).mean(1), "you divide by T"),
-        (1, lambda hidden, mask: None, "is there a `return`?"),
-        (1, lambda hidden, mask: hidden.mean(2), "the result has the shape (2, 4), expected (2, 3)"),
-        (1, lambda hidden, mask: hidden @ mask, "it stops with RuntimeError"),
-        (2, lambda u, v, s, m=5: (torch.cosine_similarity(u, v) - s).square().mean(), "not scaled"),
-        (2, lambda u, v, s, m=5: (torch.cosine_similarity(u, v) - s / m).abs().mean(), "absolute"),
-        (2, lambda u, v, s, m=5: (torch.cosine_similarity(u, v) - s / m).square().sum(), "the sum"),
-        (2, lambda u, v, s, m=5: ((u * v).sum(1) - s / m).square().mean(), "the inner product"),
-        (2, lambda u, v, s, m=5: (torch.cosine_similarity(u, v) - s / 5).square().mean(), "max_score"),
-        (3, pearson, "replace them by their ranks"),
-        (3, lambda x, y: pearson(x.argsort(), y.argsort()), "argsort it twice"),
-        (3, ranks_without_ties, "the mean of their ranks"),
-        (4, lambda encoder, ids, mask: [encoder.hidden_state(ids, mask)], "1 states for 3 layers"),
-        (4, slow_states, "attention was computed 6 times"),
-        (5, uncentered, "not centered"),
-        (5, lambda x, y: 0.5, "it must be 1 if y is x rotated"),
-        (6, unpaired, "score both models on the same ones"),
-        (6, lambda first, second, gold: (0.2, 0.1), "the lower end comes first"),
-        (6, lambda first, second, gold: (0.01, 0.0101), "too narrow"),
-    ],
-)
-def test_a_usual_mistake_is_told_what_is_wrong(number, answer, hint, check, capsys):
-    assert check.exercise(number, answer) is False
+@pytest.mark.parametrize(("number", "part", "wrong", "hint"), MISTAKES)
+def test_a_usual_mistake_is_told_what_is_wrong(number, part, wrong, hint, check, capsys):
+    answer = (ANSWERS / check.FILES[number]).read_text("utf-8")
+    assert part in answer
+    exec(answer.replace(part, wrong), module := {})
+    function = module[check.CHECKS[number].__name__.removeprefix("check_")]
+    is_right = check.exercise(number, function)
     printed = capsys.readouterr().out
+    assert is_right == (hint == "right")
     assert hint in printed and printed.count("\n") == 1
 
 
-def test_the_command_checks_any_file(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(
-        "def spearman(x, y):\n    import numpy\n    return numpy.corrcoef(x, y)[0, 1]\n"
-    )
-    done = command("docs/lecture/check.py", "mine.py")
-    assert done.returncode == 1 and "3 spearman: this is Pearson's correlation" in done.stdout
-    done = command("docs/lecture/check.py", "none.py")
-    assert done.returncode == 2 and done.stdout == "no file none.py: name the file with your functions\n"
+@pytest.mark.parametrize("number", [1, 4])
+def test_an_exercise_shows_its_result(number, check, capsys):
+    """With the answer; the others train, which takes longer."""
+    starting_file, answer = (check.load(folder / check.FILES[number]) for folder in (EXERCISES, ANSWERS))
+    if number == 1:
+        starting_file.main(answer.attention)
+        printed = capsys.readouterr().out
+        assert "before training: 52.6" in printed and "  guitar takes most of a 0.27" in printed
+    else:
+        starting_file.main(answer.linear_cka, num_layers=1)
+        assert capsys.readouterr().out.splitlines()[-1].split() == ["1", "0.97", "0.93"]
+
+
+def test_the_command_checks_any_folder(tmp_path):
+    done = command("docs/lecture/check.py", "4", "--folder", str(tmp_path))
+    assert done.returncode == 2 and done.stdout == f"4 there is no file {tmp_path / '4_cka.py'}\n"
+    (tmp_path / "4_cka.py").write_text("def linear_cka(x, y):\n    return 0.5\n")
+    done = command("docs/lecture/check.py", "4", "--folder", str(tmp_path))
+    assert done.returncode == 1 and "4 linear_cka: other numbers" in done.stdout
+    (tmp_path / "4_cka.py").write_text("def linear_cka(x, y)\n")
+    done = command("docs/lecture/check.py", "4", "--folder", str(tmp_path))
+    assert done.returncode == 1 and "4 4_cka.py cannot be read: SyntaxError" in done.stdout
 
 
 def test_the_notebook_is_committed_without_outputs():

@@ -1,187 +1,474 @@
-"""Check the exercises: say for each one whether it is right and, if not, what is probably wrong.
+"""Check the five exercises: say for each one whether it is right and, if not, what is probably wrong.
 
-    python docs/lecture/check.py                 # exercises.py beside this file
-    python docs/lecture/check.py --solutions     # solutions.py
-    python docs/lecture/check.py my_file.py
+    python docs/lecture/check.py                          # all files of docs/lecture/exercises
+    python docs/lecture/check.py 2                        # exercise 2 alone
+    python docs/lecture/check.py --folder students/ann    # the files that somebody has sent
+    python docs/lecture/check.py --folder docs/lecture/answers
 
-In the notebook: check.exercise(1, mean_pooling). A function is called on data with a known answer; if it
-fails, it is compared with the mistakes that are made most often.
+The exit code is 0 if all are right, 1 if one is not, and 2 if a file is missing. In the notebook:
+check.exercise(1, attention). A function is called on inputs with a known result; if it fails, it is compared
+with the mistakes that are made most often. This file does not need the answers.
 """
 
+import argparse
 import importlib.util
 import sys
+from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-
-import one_file  # noqa: E402
-import solutions  # noqa: E402
-
-NAMES = ["mean_pooling", "cosine_loss", "spearman", "all_hidden_states", "linear_cka", "difference_interval"]
+FILES = {1: "1_attention.py", 2: "2_step.py", 3: "3_layer.py", 4: "4_cka.py", 5: "5_small.py"}
+OTHER_NUMBERS = "other numbers than expected: go through the formula of the docstring, term by term"
 
 
 def exercise(number: int, function) -> bool:
-    """Print whether a solution of an exercise is right, and return it. number: 1 to 6."""
-    name = NAMES[number - 1]
+    """Print whether the function of an exercise is right, and return it. number: 1 to 5."""
+    check = CHECKS[number]
+    name = check.__name__.removeprefix("check_")
     try:
-        hint = CHECKS[name](function)
+        hint = check(function)
     except NotImplementedError:
-        hint = f"not done yet: replace `raise NotImplementedError` in {name}"
+        hint = f"not written yet: replace the `raise NotImplementedError` of {name} in {FILES[number]}"
     except Exception as error:  # whatever a student's function raises is told in a line
         hint = f"it stops with {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        if "does not require grad" in hint:
+            hint = "no gradient reaches the weights: `no_grad`, `detach` or `item` stands before `backward`"
     print(f"{number} {name}: {'right' if hint is None else hint}")
     return hint is None
 
 
 def close(value, expected, tolerance: float = 1e-4) -> bool:
-    """Return whether a number, array or tensor has the expected shape and values."""
-    if value is None:
-        return False
+    """Return whether a number or tensor has the expected shape and values."""
     value, expected = (torch.as_tensor(x).detach().double() for x in (value, expected))
     return value.shape == expected.shape and bool(((value - expected).abs() <= tolerance).all())
 
 
 def wrong_kind(value, shape: tuple[int, ...]) -> str | None:
-    """Return a hint if a result has the wrong shape."""
+    """Return a hint if a result is missing or has the wrong shape."""
     if value is None:
         return "it returns nothing: is there a `return`?"
     if tuple(torch.as_tensor(value).shape) != shape:
-        return f"the result has the shape {tuple(torch.as_tensor(value).shape)}, expected {shape}"
+        expected = shape or "a single number"
+        return f"the result has the shape {tuple(torch.as_tensor(value).shape)}, expected {expected}"
     return None
 
 
-def check_mean_pooling(function) -> str | None:
-    hidden = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
-    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
-    before, value = hidden.clone(), function(hidden, mask)
-    if hint := wrong_kind(value, (2, 3)):
+def first_match(value, mistakes: dict[str, Tensor]) -> str | None:
+    """Return the sentence of the first mistake that has this result."""
+    return next((sentence for sentence, wrong in mistakes.items() if close(value, wrong)), None)
+
+
+# --------------------------------------------------------------------------------------- exercise 1
+
+
+def check_attention(function) -> str | None:
+    """Try several shapes, first without padding; then padding, then large scores."""
+    for seed, (B, H, T, A) in enumerate([(2, 3, 5, 4), (1, 1, 2, 9), (3, 2, 7, 16)]):
+        generator = torch.Generator().manual_seed(seed)
+        q, k, v = torch.randn(3, B, H, T, A, generator=generator)
+        hint = check_one_attention(function, q, k, v)
+        if hint:
+            return hint
+    large = F.scaled_dot_product_attention(100 * q, k, v)
+    is_finite = close(function(100 * q, k, v, torch.ones(B, T, dtype=torch.long)), large, 1e-3)
+    return None if is_finite else "large scores overflow: use torch.softmax, which subtracts the largest one"
+
+
+def check_one_attention(function, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    B, H, T, A = q.shape
+    everything, mask = torch.ones(B, T, dtype=torch.long), torch.ones(B, T, dtype=torch.long)
+    mask[-1, (T + 1) // 2 :] = 0
+    before = torch.stack([q, k, v])
+    value = function(q, k, v, everything)
+    if not torch.equal(torch.stack([q, k, v]), before) or not everything.all():
+        return "an argument is changed: make a new tensor instead"
+    if value is not None and value.shape == (B, H, T, T) and T != A:
+        return "these are the weights, (B, H, T, T): multiply them by V"
+    if hint := wrong_kind(value, (B, H, T, A)):
         return hint
-    if close(value, hidden.mean(1)):
-        return "padding counts: multiply by the mask before you add"
-    if close(value, (hidden * mask[:, :, None]).mean(1)):
-        return "you divide by T: divide by the number of tokens of the sentence, mask.sum(1)"
-    if not torch.equal(hidden, before):
-        return "the argument `hidden` is changed: make a new tensor instead"
-    return None if close(value, solutions.mean_pooling(hidden, mask)) else "other numbers than expected"
+    scores, root = q @ k.mT, A**0.5
 
+    def attend(scores, dim=-1):
+        return scores.softmax(dim) @ v
 
-def check_cosine_loss(function) -> str | None:
-    u, v = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(1))
-    scores = torch.tensor([0.0, 5.0, 2.5, 1.0, 4.0])
-    value, cosines = function(u, v, scores), torch.cosine_similarity(u, v)
-    if hint := wrong_kind(value, ()):
-        return f"{hint}: the loss is one number, the mean over the pairs"
-    if close(value, (cosines - scores).square().mean()):
-        return "the scores are not scaled: a cosine is at most 1, a score up to 5"
-    if close(value, (cosines - scores / 5).abs().mean()):
-        return "these are absolute differences: the loss takes squared ones"
-    if close(value, (cosines - scores / 5).square().sum()):
-        return "this is the sum: take the mean, or the loss depends on the size of the batch"
-    if close(value, ((u * v).sum(1) - scores / 5).square().mean()):
-        return "this is the inner product: divide it by the lengths of u and v"
-    if not close(function(u, v, scores, 10.0), solutions.cosine_loss(u, v, scores, 10.0)):
-        return "max_score is not used, or other numbers than expected"
-    return None if close(value, solutions.cosine_loss(u, v, scores)) else "other numbers than expected"
+    if not close(value, attend(scores / root)):
+        mistakes = {
+            "the scores are not scaled: divide them by the root of the head size A": attend(scores),
+            "the scores are divided by A: divide them by its root": attend(scores / A),
+            "the scores are divided by the root of D: take that of A = D / H": attend(
+                scores / (A * H) ** 0.5
+            ),
+            "the scores are divided by the root of T: take that of the head size A": attend(scores / T**0.5),
+            "the scores are multiplied by the root of A: divide them": attend(scores * root),
+            "the weights are scaled: scale the scores, before the softmax": attend(scores) / root,
+            "the softmax is over the queries: take the last dimension, the keys": attend(scores / root, 2),
+            "the softmax is over the heads: take the last dimension, the keys": attend(scores / root, 1),
+            "the softmax is over the sentences: take the last dimension, the keys": attend(scores / root, 0),
+            "queries and keys are swapped: the scores are Q K^T": attend(scores.mT / root),
+            "there is no softmax": scores / root @ v,
+            "the mask is the wrong way round: 1 is a token, 0 is padding": attend(0 * scores),
+        }
+        return first_match(value, mistakes) or OTHER_NUMBERS
 
-
-def check_spearman(function) -> str | None:
-    generator = np.random.default_rng(2)
-    x, y = generator.normal(size=(2, 20))
-    if hint := wrong_kind(function(x, y), ()):
+    # With padding. What its queries get does not matter: it is set to 0 before the comparison.
+    scores, keys, is_token = scores / root, mask[:, None, None, :], mask[:, None, :, None] == 1
+    lowest = torch.finfo(q.dtype).min
+    value = function(q, k, v, mask) * is_token
+    if value.isnan().any():
+        return "some numbers are nan: use torch.finfo(q.dtype).min in place of minus infinity"
+    if close(value, attend(scores.masked_fill(keys == 0, lowest)) * is_token):
+        return None
+    mistakes = {
+        "padding is attended to: give the scores of its keys the lowest number": attend(scores),
+        "the scores of padding are 0, which is not low: give them the lowest number": attend(scores * keys),
+        "1 is added to the scores of tokens, too little: give padding the lowest number": attend(
+            scores + keys
+        ),
+        "the mask comes after the softmax, so the weights do not sum to 1: mask the scores": (
+            scores.softmax(-1) * keys @ v
+        ),
+    }
+    if hint := first_match(value, {sentence: wrong * is_token for sentence, wrong in mistakes.items()}):
         return hint
-    if close(function(x, y), np.corrcoef(x, y)[0, 1]):
-        return "this is Pearson's correlation of the numbers: replace them by their ranks first"
-    if not close(function(x, y), solutions.spearman(x, y)):
-        return "other numbers than expected (argsort gives places, not ranks: argsort it twice)"
-    ties = np.round(x)
-    right = close(function(ties, np.round(y)), solutions.spearman(ties, np.round(y)))
-    return None if right else "wrong where numbers are equal: they get the mean of their ranks"
+    changed = function(q, k, v + 10 * ~is_token, mask) * is_token  # padding alone has other values
+    is_seen = not close(changed, value)
+    return (
+        "padding is attended to: mask the keys, the last dimension of the scores"
+        if is_seen
+        else OTHER_NUMBERS
+    )
 
 
-def check_all_hidden_states(function) -> str | None:
-    encoder = one_file.Encoder(one_file.DATA / "twins/mlm-then-rtd", 3)
-    encodings = encoder.tokenizer.encode_batch(["A cat.", "A man plays the guitar."])
-    ids = torch.tensor([encoding.ids for encoding in encodings])
-    mask = torch.tensor([encoding.attention_mask for encoding in encodings])
-    calls, attention = [], encoder.attention
+# --------------------------------------------------------------------------------------- exercises 2 and 5
 
-    def counted(*arguments):
-        calls.append(arguments[-1])
-        return attention(*arguments)
 
-    with torch.no_grad():
-        expected = solutions.all_hidden_states(encoder, ids, mask)
-        encoder.attention = counted
-        states = function(encoder, ids, mask)
-    if states is None:
+class Table:
+    """An encoder that looks up the vector of each token or text; it has one matrix of weights."""
+
+    def __init__(self, size: tuple[int, int], seed: int, texts: tuple[str, ...] = ()):
+        generator = torch.Generator().manual_seed(seed)
+        self.matrix = torch.randn(size, generator=generator).add_(0.5).requires_grad_()
+        self.weights = {"matrix": self.matrix}
+        self.row = {text: i for i, text in enumerate(texts)}
+        self.embedded: list[str] = []  # with a gradient
+
+    def hidden_state(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Return the vectors of the tokens, those of padding, too."""
+        return self.matrix[ids]
+
+    def embed(self, texts: list[str]) -> Tensor:
+        """Return the vectors of the texts."""
+        embeddings = self.matrix[[self.row[text] for text in texts]]
+        self.embedded += texts if embeddings.requires_grad else []
+        return embeddings
+
+
+class Recorder(torch.optim.SGD):
+    """An optimizer that records the gradient of each of its steps, and the texts embedded since the last."""
+
+    def __init__(self, model: Table):
+        super().__init__([model.matrix], lr=0.5)
+        self.model, self.gradients, self.texts, self.before = model, [], [], []
+
+    def step(self, closure=None):
+        gradient = self.model.matrix.grad
+        self.gradients.append(torch.zeros_like(self.model.matrix) if gradient is None else gradient.clone())
+        self.before.append(self.model.matrix.detach().clone())
+        self.texts.append(self.model.embedded)
+        self.model.embedded = []
+        super().step(closure)
+
+
+def wrong_gradient(gradient: Tensor, expected: Tensor, previous: list[Tensor]) -> str | None:
+    """Return what is wrong with the gradient at a step. previous: those of the steps before it."""
+    if close(gradient, expected, 1e-5):
+        return None
+    if close(gradient, torch.zeros(()).expand_as(gradient)):
+        return "the gradient is 0 at the step: `zero_grad`, then `backward`, then `step`"
+    if close(gradient, -expected, 1e-5):
+        return "the sign of the loss is wrong: the optimizer makes it smaller"
+    if previous and close(gradient, expected + previous[-1], 1e-5):
+        return "`optimizer.zero_grad` is missing: the gradients of the batches add up"
+    return "the gradient at the step is not that of the loss"
+
+
+def check_training_step(function) -> str | None:
+    encoder = Table((20, 6), seed=1)
+    optimizer, generator = Recorder(encoder), torch.Generator().manual_seed(2)
+    previous: list[Tensor] = []
+    for P, T in ((3, 5), (4, 7), (2, 3)):
+        ids = torch.randint(1, 20, (2 * P, T), generator=generator)
+        mask = (torch.arange(T) < torch.randint(1, T, (2 * P, 1), generator=generator)).long()
+        mask[0] = 1
+        scores = torch.arange(P) * 5 / P + 0.5
+        hidden = encoder.matrix.detach()[ids].requires_grad_()
+        keys = mask[:, :, None]
+        mean = (hidden * keys).sum(1) / keys.sum(1)
+        expected = loss_of_pairs(mean, scores)
+        [gradient] = torch.autograd.grad(expected, hidden)
+        gradient = torch.zeros(20, 6).index_put_((ids,), gradient, accumulate=True)
+        steps = len(optimizer.gradients)
+        value = function(encoder, optimizer, ids, mask, scores)
+        if hint := wrong_kind(value, ()):
+            return hint
+        if not close(value, expected):
+            return wrong_loss(value, hidden, keys, mean, scores) or OTHER_NUMBERS
+        if len(optimizer.gradients) == steps:
+            return "the weights do not change: `optimizer.step` is missing"
+        if len(optimizer.gradients) > steps + 1:
+            return "there is more than one step for a batch"
+        if hint := wrong_gradient(optimizer.gradients[-1], gradient, previous):
+            return hint
+        previous.append(optimizer.gradients[-1])
+    return None
+
+
+def loss_of_pairs(embeddings: Tensor, scores: Tensor) -> Tensor:
+    u, v = embeddings.chunk(2)
+    return F.mse_loss(F.cosine_similarity(u, v), scores / 5)
+
+
+def wrong_loss(value, hidden: Tensor, keys: Tensor, mean: Tensor, scores: Tensor) -> str | None:
+    """Return the sentence of the mistake that gives this loss."""
+    u, v = mean.chunk(2)
+    cosine = F.cosine_similarity(u, v)
+    rounded = scores / 5
+    mistakes = {
+        "padding counts: multiply by the mask before the mean": loss_of_pairs(hidden.mean(1), scores),
+        "the first token is taken: a sentence is the mean of its tokens": loss_of_pairs(hidden[:, 0], scores),
+        "the largest values are taken: a sentence is the mean of its tokens": loss_of_pairs(
+            hidden.masked_fill(keys == 0, -9e9).amax(1), scores
+        ),
+        "the scores are not divided by 5: a cosine is at most 1": F.mse_loss(cosine, scores),
+        "these are absolute differences: take squared ones": (cosine - rounded).abs().mean(),
+        "this is the sum: take the mean over the pairs": (cosine - rounded).square().sum(),
+        "this is the root of the loss: leave it out": (cosine - rounded).square().mean().sqrt(),
+        "this is the inner product: divide it by the lengths of u and v": F.mse_loss((u * v).sum(1), rounded),
+        "the sign of the loss is wrong: the optimizer makes it smaller": -F.mse_loss(cosine, rounded),
+        "the wrong sentences are paired: the first half of the rows are the first sentences": F.mse_loss(
+            F.cosine_similarity(mean[::2], mean[1::2]), rounded
+        ),
+    }
+    return first_match(value, mistakes)
+
+
+# --------------------------------------------------------------------------------------- exercise 3
+
+# (layer, seed) -> score on dev, score on test. On dev the mean is best for 4 layers, a single seed for 6; on
+# test 8 layers are best. LOW_SCORES has two layers that are equally good, and no score above 0.
+SCORES = {
+    (0, 0): (40.0, 45.0), (0, 1): (41.0, 46.0), (2, 0): (50.0, 52.0), (2, 1): (52.0, 51.0),
+    (4, 0): (60.0, 58.0), (4, 1): (62.0, 56.0), (6, 0): (45.0, 50.0), (6, 1): (65.0, 55.0),
+    (8, 0): (55.0, 70.0), (8, 1): (56.0, 71.0),
+}  # fmt: skip
+LOW_SCORES = {(1, 5): (-9.0, -4.0), (3, 5): (-2.0, -5.0), (7, 5): (-2.0, -1.0)}
+
+
+def check_best_layer(function) -> str | None:
+    for table in (SCORES, LOW_SCORES):
+        hint = check_one_choice(function, table)
+        if hint:
+            return hint
+    return None
+
+
+def check_one_choice(function, table: dict[tuple[int, int], tuple[float, float]]) -> str | None:
+    layers, seeds = (sorted({key[i] for key in table}) for i in (0, 1))
+    trained, scored = [], []
+
+    def fine_tune(layer, seed):
+        trained.append((layer, seed))
+        return layer, seed
+
+    def score(encoder, pairs):
+        scored.append((encoder[0], pairs))
+        return table[encoder][pairs == "test"]
+
+    def mean(layer, is_test):
+        return sum(table[layer, seed][is_test] for seed in seeds) / len(seeds)
+
+    result = function(list(layers), list(seeds), fine_tune, score, "dev", "test")
+    if result is None:
         return "it returns nothing: is there a `return`?"
-    if len(states) != 4:
-        return f"{len(states)} states for 3 layers: expected 4, the embeddings and one for each layer"
-    if not all(close(state, other) for state, other in zip(states, expected, strict=True)):
-        return "other numbers than expected: compare with hidden_state of one_file.py, line by line"
-    return None if len(calls) == 3 else f"attention was computed {len(calls)} times for 3 layers"
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        return "return two numbers: the layer and its test score"
+    layer, value = result
+    if missing := set(table) - set(trained):
+        return "{} layers with seed {} were never trained".format(*min(missing))
+    if len(trained) > len(table):
+        return f"fine_tune was called {len(trained)} times for {len(table)} encoders: keep them in a dict"
+    best, worst, best_on_test = (
+        max(layers, key=lambda n: sign * mean(n, is_test)) for sign, is_test in ((1, 0), (-1, 0), (1, 1))
+    )
+    equal = [n for n in layers if mean(n, 0) == mean(best, 0)]
+    if layer is None:
+        return (
+            "no layer is chosen if all scores are below 0: begin with the first one, or with minus infinity"
+        )
+    if layer != best:
+        best_seed = max(table, key=lambda key: table[key][0])
+        mistakes = {
+            best_on_test: "test has chosen the layer: dev chooses, test is looked at once, at the end",
+            layers.index(best): "this is the place of the layer in `layers`: return layers[place]",
+            worst: "this is the lowest score: take the highest",
+            best_seed[0]: "the best seed has chosen the layer: take the mean over the seeds",
+        }
+        if layer in equal:
+            return "two layers are equally good on dev: the fewer layers win"
+        return mistakes.get(layer, f"{layer} layers are chosen, expected {best}")
+    if any(pairs == "test" and n != best for n, pairs in scored):
+        return "test is scored for several layers: score it for the chosen layer alone"
+    if close(value, mean(best, 0)):
+        return "this is the score on dev, which has chosen the layer and is too good: return that on test"
+    singles = [table[best, seed][1] for seed in seeds]
+    if len(seeds) > 1 and any(close(value, single) for single in singles):
+        return "this is the test score of one seed: take the mean over the seeds"
+    return None if close(value, mean(best, 1)) else "another test score than expected"
+
+
+# --------------------------------------------------------------------------------------- exercise 4
 
 
 def check_linear_cka(function) -> str | None:
     generator = torch.Generator().manual_seed(3)
-    x, y = torch.randn(30, 4, generator=generator) + 2, torch.randn(30, 6, generator=generator) - 1
-    value = function(x, y)
-    if hint := wrong_kind(value, ()):
+    for N, D1, D2 in ((30, 4, 6), (12, 5, 5), (6, 8, 3)):
+        x, y = torch.randn(N, D1, generator=generator) + 2, torch.randn(N, D2, generator=generator) - 1
+        y[:, :2] += x[:, :2]
+        before = x.clone(), y.clone()
+        value = function(x, y)
+        if not (torch.equal(x, before[0]) and torch.equal(y, before[1])):
+            return "an argument is changed: write x = x - ..., not x -= ..."
+        if hint := wrong_kind(value, ()):
+            return hint
+        a, b = x - x.mean(0), y - y.mean(0)
+        if not close(value, cka(a, b)):
+            xy, xx, yy = (torch.linalg.matrix_norm(m, 2) for m in (a.T @ b, a.T @ a, b.T @ b))
+            mistakes = {
+                "it is not centered: subtract x.mean(0) and y.mean(0) first": cka(x, y),
+                "the rows are centered: subtract the mean of each column, x.mean(0)": cka(
+                    x - x.mean(1, keepdim=True), y - y.mean(1, keepdim=True)
+                ),
+                "the mean of all numbers is subtracted: take that of each column, x.mean(0)": cka(
+                    x - x.mean(), y - y.mean()
+                ),
+                "only x is centered": cka(a, y),
+                "only y is centered": cka(x, b),
+                "the square of ||X'Y|| is missing": (a.T @ b).norm() / ((a.T @ a).norm() * (b.T @ b).norm()),
+                "this is the root of CKA: leave it out": cka(a, b).sqrt(),
+                "the norms of X'X and Y'Y are squared: only ||X'Y|| is": cka(a, b)
+                / ((a.T @ a).norm() * (b.T @ b).norm()),
+                "only one of ||X'X|| and ||Y'Y|| divides: it is / (||X'X|| * ||Y'Y||)": (
+                    (a.T @ b).norm() ** 2 / (a.T @ a).norm() * (b.T @ b).norm()
+                ),
+                "the columns are scaled: only the mean is subtracted": cka(a / a.std(0), b / b.std(0)),
+                "this is the spectral norm: take Frobenius, torch.linalg.norm(matrix)": xy**2 / (xx * yy),
+            }
+            return first_match(value, mistakes) or OTHER_NUMBERS
+    return None
+
+
+def cka(x: Tensor, y: Tensor) -> Tensor:
+    """Return the cosine of the two Gram matrices: CKA, if the columns of x and y have the mean 0."""
+    return F.cosine_similarity((x @ x.T).flatten(), (y @ y.T).flatten(), dim=0)
+
+
+# --------------------------------------------------------------------------------------- exercise 5
+
+
+def check_distill(function) -> str | None:
+    training = [f"Line {i} of the text." for i in range(11)]
+    leaked = ["a sentence of dev.", "A Sentence of Test.", " A sentence of dev.\n"]
+    held_out = ["A sentence of dev.", "A sentence of test."]
+    texts = tuple(
+        [*training, *held_out, *leaked, *(t.lower() for t in training), *(t.lower() for t in leaked)]
+    )
+    texts += tuple(text.strip().lower() for text in leaked)
+    for epochs, batch_size in ((2, 4), (1, 11), (3, 1)):
+        teacher, student = (Table((len(texts), 6), seed, texts) for seed in (4, 5))
+        optimizer = Recorder(student)
+        lines = [held_out[0], *training[:5], *leaked, held_out[1], *training[5:]]
+        targets, given = teacher.matrix.detach().clone(), (list(lines), list(held_out))
+        function(teacher, student, optimizer, lines, held_out, epochs, batch_size)
+        seen = Counter(text for batch in optimizer.texts for text in batch)
+        if (lines, held_out) != given:
+            return "an argument is changed: make a new list instead"
+        if not optimizer.gradients:
+            return "the student does not change: `optimizer.step` is missing"
+        if not seen:
+            return "the student is never called with a gradient: student.embed(texts) belongs to the loss"
+        if seen.keys() & set(held_out):
+            return "the student is trained on test text: leave out the lines that are in held_out"
+        if seen.keys() & set(leaked):
+            return "it is trained on test text in other capitals: compare line.strip().lower() on both sides"
+        if seen.keys() - set(training):
+            return (
+                "the lines are changed: lower() is for the comparison, the models get the lines as they are"
+            )
+        if missing := [text for text in training if seen[text] < epochs]:
+            return f"{len(missing)} of {len(training)} lines miss an epoch: the last batch may be smaller"
+        if max(map(len, optimizer.texts)) > batch_size:
+            return "a step has more than batch_size lines"
+        if max(seen.values()) > epochs:
+            return f"a line is trained on {max(seen.values())} times in {epochs} epochs"
+        if teacher.matrix.grad is not None or not torch.equal(teacher.matrix.detach(), targets):
+            return "a gradient reaches the teacher: call it inside `with torch.no_grad()`"
+        # If the teacher embeds all lines before some are left out, a line gets the target of an earlier one.
+        shifted = dict(zip(training, lines, strict=False))
+        previous: list[Tensor] = []
+        for gradient, batch, before in zip(
+            optimizer.gradients, optimizer.texts, optimizer.before, strict=True
+        ):
+            rows, shifted_rows = ([student.row[t] for t in b] for b in (batch, [shifted[t] for t in batch]))
+            target, wrong_target = targets[rows], targets[shifted_rows]
+            if hint := wrong_distillation(gradient, before, rows, target, wrong_target, previous):
+                return hint
+            previous.append(gradient)
+    return None
+
+
+def wrong_distillation(gradient, before, rows, target, wrong_target, previous) -> str | None:
+    """Return what is wrong with the gradient of a step.
+
+    before: the weights of the student before it; rows: those of the batch; target, wrong_target: the
+    embeddings of its lines by the teacher, and of other lines.
+    """
+    weights = before.requires_grad_()
+    cosine = F.cosine_similarity(weights[rows], target)
+    losses = {
+        "this is the squared error: the loss is 1 - cosine": F.mse_loss(weights[rows], target),
+        "this is the sum: the loss is the mean over the lines": (1 - cosine).sum(),
+        "the targets are those of other lines: leave out lines before the teacher embeds them": (
+            1 - F.cosine_similarity(weights[rows], wrong_target).mean()
+        ),
+    }
+    [expected] = torch.autograd.grad((1 - cosine).mean(), weights, retain_graph=True)
+    hint = wrong_gradient(gradient, expected, previous)
+    if hint is None or "not that of the loss" not in hint:
         return hint
-    a, b = x - x.mean(0), y - y.mean(0)
-    if close(value, (x.T @ y).norm() ** 2 / ((x.T @ x).norm() * (y.T @ y).norm())):
-        return "the columns are not centered: subtract x.mean(0) and y.mean(0) first"
-    if close(value, (a.T @ b).norm() / ((a.T @ a).norm() * (b.T @ b).norm()).sqrt()):
-        return "the square of ||X'Y|| is missing"
-    if not close(function(x, x @ torch.linalg.qr(torch.randn(4, 4, generator=generator))[0] * 3), 1.0, 1e-3):
-        return "it must be 1 if y is x rotated and scaled"
-    return None if close(value, solutions.linear_cka(x, y)) else "other numbers than expected"
+    for sentence, loss in losses.items():
+        [wrong] = torch.autograd.grad(loss, weights, retain_graph=True)
+        if not close(wrong, expected, 1e-5) and close(gradient, wrong, 1e-5):
+            return sentence
+    return hint
 
 
-def check_difference_interval(function) -> str | None:
-    """The two models make the same mistakes, so the interval is narrow if both see the same pairs."""
-    generator = np.random.default_rng(4)
-    gold = generator.normal(size=80)
-    mistakes = generator.normal(size=80)
-    first, second = gold + 0.6 * mistakes, gold + 0.7 * mistakes
-    interval = function(first, second, gold)
-    if interval is None or len(interval) != 2:
-        return "return two numbers, the lower and the upper end"
-    low, high = interval
-    expected = solutions.difference_interval(first, second, gold)
-    width = expected[1] - expected[0]
-    if low > high:
-        return "the lower end comes first"
-    if high < 0:
-        return "the sign: it is the first model minus the second"
-    if high - low > 2 * width:
-        return "far too wide: draw the pairs once, and score both models on the same ones"
-    if high - low < width / 2:
-        return "too narrow: draw as many pairs as there are, with replacement, and take 2.5 and 97.5 percent"
-    is_close = abs(low - expected[0]) < width / 4 and abs(high - expected[1]) < width / 4
-    return None if is_close else "other numbers than expected"
+CHECKS = dict(
+    enumerate(
+        [check_attention, check_training_step, check_best_layer, check_linear_cka, check_distill], start=1
+    )
+)
 
 
-CHECKS = {name: globals()[f"check_{name}"] for name in NAMES}
-
-
-def main(argv: list[str]) -> int:
-    """Check all exercises of a file; return 0 if all are right, else 1."""
-    name = argv[0] if argv else "exercises.py"
-    path = HERE / "solutions.py" if name == "--solutions" else Path(name) if argv else HERE / name
-    if not path.is_file():
-        print(f"no file {path}: name the file with your functions")
-        return 2
-    spec = importlib.util.spec_from_file_location("answers", path)
+def load(path: Path):
+    """Run a file, and return it as a module."""
+    spec = importlib.util.spec_from_file_location(f"exercise_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    results = [exercise(number, getattr(module, name, missing)) for number, name in enumerate(NAMES, start=1)]
-    print(f"{sum(results)} of {len(results)} right")
-    return int(not all(results))
+    return module
 
 
 def missing(*unused):
@@ -189,5 +476,34 @@ def missing(*unused):
     raise NotImplementedError
 
 
+def main(argv: list[str] | None = None) -> int:
+    """Check one exercise or all, and return the exit code."""
+    parser = argparse.ArgumentParser(description="Say what is right and what is wrong in the exercises.")
+    parser.add_argument("number", type=int, nargs="?", choices=FILES, help="check this exercise alone")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=HERE / "exercises",
+        help="folder with the files 1_attention.py to 5_small.py",
+    )
+    args = parser.parse_args(argv)
+    results = []
+    for number in [args.number] if args.number else FILES:
+        path = args.folder / FILES[number]
+        if not path.is_file():
+            print(f"{number} there is no file {path}")
+            return 2
+        try:
+            module = load(path)
+        except Exception as error:  # a file with a mistake in its syntax
+            print(f"{number} {path.name} cannot be read: {type(error).__name__}: {error}")
+            results.append(False)
+            continue
+        name = CHECKS[number].__name__.removeprefix("check_")
+        results.append(exercise(number, getattr(module, name, missing)))
+    print(f"{sum(results)} of {len(results)} right")
+    return int(not all(results))
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
