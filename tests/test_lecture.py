@@ -215,7 +215,7 @@ def test_the_notebook_runs_from_top_to_bottom_and_draws(monkeypatch):
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     text = "".join(output.get("text", "") for output in outputs)
     assert "True\n" in text  # the truncated model is the earlier hidden state
-    assert "1 mean_pooling: padding counts" in text
+    assert "1 attention: the scores are not scaled" in text
     assert sum("image/png" in output.get("data", {}) for output in outputs) == 6
 
 

@@ -28,7 +28,7 @@ def best_layer(layers: list[int], seeds: list[int], fine_tune, score, dev, test)
     raise NotImplementedError("write this function")
 
 
-def fine_tune(layer: int, seed: int, epochs: int = 1) -> Encoder:
+def fine_tune(layer: int, seed: int, epochs: int = 2) -> Encoder:
     """Return the first `layer` layers of a small ELECTRA, trained on data/sample."""
     encoder = Encoder(DATA / "twins/mlm-then-rtd", layer)
     train = read_pairs(DATA / "sample/train.tsv")
