@@ -104,7 +104,8 @@ def transformers_class(encoder: BaseEncoder) -> str:
 
 def has_pooler(encoder: BaseEncoder) -> bool:
     """Return whether the transformers class of an encoder creates a pooler that the saved files have not."""
-    return "pooler" in FAMILIES[encoder.config.model_type].components and not encoder.config.components
+    family = FAMILIES[encoder.config.model_type]
+    return "pooler" in family.components and not encoder.config.components
 
 
 def compatibility_note(encoder: BaseEncoder) -> str:

@@ -177,7 +177,7 @@ def make_table(
         check_choice("model", model, models)
         settings = {"layer": "last", "interpolate": 0.0} | models[model]
         axes = [block.get("layers", [settings["layer"]]), block.get("interpolate", [settings["interpolate"]])]
-        axes = [[""], [0.0]] if "static" in settings else axes  # a static model has neither
+        axes = [[""], [0.0]] if settings.get("static") else axes  # a static model has neither
         for layer, w, options in product(*axes, block.get("rows", ["uniform"])):
             weights, _, postprocess = str(options).partition(" ")
             changes = {"layer": str(layer), "interpolate": w, "token_weights": weights}
