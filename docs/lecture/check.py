@@ -128,6 +128,9 @@ def check_one_attention(function, q: Tensor, k: Tensor, v: Tensor) -> str | None
         "1 is added to the scores of tokens, too little: give padding the lowest number": attend(
             scores + keys
         ),
+        "q, k and v are multiplied by the mask, so scores of padding are 0: give them the lowest number": (
+            (scores * keys).softmax(-1) @ (v * is_token)
+        ),
         "the mask comes after the softmax, so the weights do not sum to 1: mask the scores": (
             scores.softmax(-1) * keys @ v
         ),
@@ -197,7 +200,7 @@ def wrong_gradient(gradient: Tensor, expected: Tensor, previous: list[Tensor]) -
 
 
 def check_training_step(function) -> str | None:
-    encoder = Table((20, 6), seed=1)
+    encoder = Table((20, 7), seed=1)
     optimizer, generator = Recorder(encoder), torch.Generator().manual_seed(2)
     previous: list[Tensor] = []
     for P, T in ((3, 5), (4, 7), (2, 3)):
@@ -210,7 +213,7 @@ def check_training_step(function) -> str | None:
         mean = (hidden * keys).sum(1) / keys.sum(1)
         expected = loss_of_pairs(mean, scores)
         [gradient] = torch.autograd.grad(expected, hidden)
-        gradient = torch.zeros(20, 6).index_put_((ids,), gradient, accumulate=True)
+        gradient = torch.zeros(20, 7).index_put_((ids,), gradient, accumulate=True)
         steps = len(optimizer.gradients)
         value = function(encoder, optimizer, ids, mask, scores)
         if hint := wrong_kind(value, ()):
@@ -244,6 +247,9 @@ def wrong_loss(value, hidden: Tensor, keys: Tensor, mean: Tensor, scores: Tensor
             hidden.masked_fill(keys == 0, -9e9).amax(1), scores
         ),
         "the scores are not divided by 5: a cosine is at most 1": F.mse_loss(cosine, scores),
+        "the cosines are multiplied by 5: divide the scores, so that the loss is at most 4": F.mse_loss(
+            5 * cosine, scores
+        ),
         "these are absolute differences: take squared ones": (cosine - rounded).abs().mean(),
         "this is the sum: take the mean over the pairs": (cosine - rounded).square().sum(),
         "this is the root of the loss: leave it out": (cosine - rounded).square().mean().sqrt(),
@@ -401,7 +407,7 @@ def check_distill(function) -> str | None:
         if not seen:
             return "the student is never called with a gradient: student.embed(texts) belongs to the loss"
         if seen.keys() & set(held_out):
-            return "the student is trained on test text: leave out the lines that are in held_out"
+            return "the student is trained on test text: leave out its lines, strip().lower() on both sides"
         if seen.keys() & set(leaked):
             return "it is trained on test text in other capitals: compare line.strip().lower() on both sides"
         if seen.keys() - set(training):
