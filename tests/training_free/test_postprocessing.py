@@ -70,6 +70,47 @@ def uniform(x: torch.Tensor, other: torch.Tensor) -> np.ndarray:
     return transformer.fit(x.double().numpy()).transform(other.double().numpy())
 
 
+@pytest.mark.parametrize("N", [3, 50, 1500])
+def test_robust_is_the_robust_scaler(N):
+    from sklearn.preprocessing import RobustScaler
+
+    x, other = cloud(N, 8), cloud(20, 8, seed=1)
+    x[:, 3] = other[:, 3] = 0.7  # its quartiles are equal
+    theirs = RobustScaler().fit(x.double()).transform(other.double())
+    np.testing.assert_allclose(mapped("robust", x, other), theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize("N", [3, 50, 3000])
+def test_quantile_normal_is_the_quantile_transformer(N):
+    from sklearn.preprocessing import QuantileTransformer
+
+    x, other = cloud(N, 40), 1.5 * cloud(200, 40, seed=1)
+    transformer = QuantileTransformer(
+        n_quantiles=min(1000, N), output_distribution="normal", subsample=None
+    ).fit(x.double().numpy())
+    for y in (x, other):
+        theirs = transformer.transform(y.double().numpy())
+        np.testing.assert_allclose(mapped("quantile-normal", x, y), theirs, atol=1e-3)
+
+
+@pytest.mark.parametrize("num_axes", [1, 2, 5])
+def test_abtt_removes_as_many_principal_axes_as_its_name_says(num_axes):
+    from sklearn.decomposition import PCA
+
+    x, other = cloud(60, 8), cloud(20, 8, seed=1)
+    pca = PCA(num_axes).fit(x.double())
+    theirs = (other.double() - pca.mean_) - (other.double() - pca.mean_) @ pca.components_.T @ pca.components_
+    np.testing.assert_allclose(mapped(f"abtt-{num_axes}", x, other), theirs, atol=1e-4)
+    assert torch.equal(mapped("abtt-2", x), mapped("abtt", x))
+
+
+@pytest.mark.parametrize("name", ["abtt-8", "abtt-0", "abtt-x", "zscore-2"])
+def test_a_number_of_axes_that_makes_no_sense_is_one_line(name):
+    with pytest.raises(InputError, match=f"^postprocess {name}") as error:
+        fit_postprocessing(name, cloud(60, 8))
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize("N", [2, 3, 50, 999, 1000, 1001, 3000])
 def test_quantile_is_the_quantile_transformer(N):
     """D = 40 is more than one block; the others are from a wider cloud, and fall outside now and then."""
@@ -156,9 +197,7 @@ def test_axes_without_variance_are_removed_at_any_scale(scale):
 
 
 def test_quantile_is_not_saved():
-    with pytest.raises(
-        InputError, match="postprocess quantile cannot be saved with a model .*: choose zscore"
-    ):
+    with pytest.raises(InputError, match="^a Quantile after the pooling cannot be saved: use one of Dense"):
         to_saved_modules(fit_postprocessing("quantile", SQUARE))
 
 
@@ -206,7 +245,7 @@ def test_an_unknown_name_is_an_error_that_suggests_the_nearest(names):
         fit_postprocessing(names, SQUARE)
     assert str(error.value) == (
         f"postprocess {names}: 'normalise' is unknown: choose from {', '.join(POSTPROCESSING)}, "
-        "or several as in abtt+normalize; did you mean normalize?"
+        "abtt-10, or several as in abtt+normalize; did you mean normalize?"
     )
     assert error.value.parameters == ("postprocess",)
 

@@ -1,10 +1,14 @@
 """Static tables: random ones, and the mean of the contextual vectors of each word."""
 
+import json
+import math
+
 import numpy as np
 import pytest
 import torch
 from conftest import SENTENCES, VOCABULARY, assert_same_embeddings, tiny_model, vocabulary_folder
 
+import evaluate
 from tmft import SentenceEncoder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.embedding.token_weights import TokenWeights
@@ -14,6 +18,7 @@ from tmft.training_free.static_models import (
     INIT_STD,
     mean_vectors_in_text,
     random_word_vectors,
+    read_word_vectors,
     static_encoder,
     without_special_tokens,
 )
@@ -168,3 +173,81 @@ def test_a_static_model_that_is_not_a_plain_mean_is_an_error_before_anything_is_
         model.save_pretrained(tmp_path / "saved")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "saved").exists()
+
+
+# ---------------------------------------------------------------------------------------- vectors of others
+
+VECTORS = "5 3\nthe 1 0 0\na 0 1 0\ncat 0 0 2 \nx 4 4 4\n. -1 0 .5\n"
+
+
+@pytest.fixture
+def vectors(tmp_path):
+    (tmp_path / "vectors.txt").write_text(VECTORS)
+    return tmp_path / "vectors.txt"
+
+
+def test_a_text_is_the_mean_of_its_words_in_the_file_and_others_are_left_out(vectors):
+    model = read_word_vectors(vectors)
+    texts = ["The cat.", "the xylophone CAT", "abc", "", "x"]
+    expected = [[0, 0, 2.5 / 3], [0.5, 0, 1], [0, 0, 0], [0, 0, 0], [4, 4, 4]]
+    np.testing.assert_allclose(model.encode(texts), expected, atol=1e-6)
+    dropped = read_word_vectors(vectors, drop_frequent=2)
+    np.testing.assert_allclose(dropped.encode(["The a cat.", "the"]), [[-0.5, 0, 1.25], [0, 0, 0]], atol=1e-6)
+
+
+def test_case_counts_if_a_word_of_the_file_has_a_capital_letter(tmp_path):
+    (tmp_path / "cased.txt").write_text("2 1\nUS 1\nus 2\n")
+    assert read_word_vectors(tmp_path / "cased.txt").encode(["US", "us", "Us"]).ravel().tolist() == [1, 2, 0]
+
+
+def test_word_vectors_have_token_weights_and_are_saved(vectors, tmp_path):
+    model, texts = read_word_vectors(vectors), ["the cat", "a cat", "the x . unknown"]
+    expected = model.encode(texts)
+    model.save_pretrained(tmp_path / "saved")
+    loaded = SentenceEncoder.from_pretrained(tmp_path / "saved")
+    assert (loaded.encode(texts) == expected).all()
+    from sentence_transformers import SentenceTransformer
+
+    np.testing.assert_allclose(
+        SentenceTransformer(str(tmp_path / "saved")).encode(texts), expected, atol=1e-6
+    )
+    loaded.set_token_weights("idf", texts)
+    log3, the = math.log(3), math.log(1.5)
+    x = np.array([[1, 0, 0], [4, 4, 4], [-1, 0, 0.5]])
+    np.testing.assert_allclose(
+        loaded.encode(texts[2:])[0], np.array([the, log3, log3]) @ x / (the + 2 * log3), atol=1e-6
+    )
+
+
+def test_a_file_of_vectors_is_a_model_of_the_commands(vectors, tmp_path, capsys):
+    words = ["--task", "sample", "--json", str(tmp_path / "scores.json")]
+    evaluate.main([str(vectors), *words, "--drop-frequent", "1", "--save", str(tmp_path / "saved")])
+    first = json.loads((tmp_path / "scores.json").read_text())["layers"]["0"]
+    evaluate.main([str(tmp_path / "saved"), *words])
+    assert json.loads((tmp_path / "scores.json").read_text())["layers"]["0"] == first
+    with pytest.raises(InputError, match="^drop_frequent: .*saved is no file of word vectors: remove"):
+        evaluate.main([str(tmp_path / "saved"), *words, "--drop-frequent", "1"])
+    with pytest.raises(InputError, match="^layer: .* is a file of word vectors, whose mean is taken: remove"):
+        evaluate.main([str(vectors), *words, "--layer", "1"])
+
+
+BAD_VECTORS = {
+    "": "line 1: no number of words and of dimensions",
+    "the 1 0 0\na 0 1 0\n": "line 1: no number of words and of dimensions",
+    "2 3\nthe 1 0 0\na 0 1\n": "line 3: no word with 3 numbers",
+    "2 3\nthe 1 0 0\na 0 1 b\n": "line 3: no word with 3 numbers",
+    "2 3\nthe 1 0 0\na 0 1 nan\n": "line 3: no word with 3 numbers",
+    "2 3\nthe 1 0 0\n\n": "line 3: no word with 3 numbers",
+    "2 3\nthe 1 0 0\nthe 0 1 0\n": "line 3: 'the' is in line 2, too",
+    "3 3\nthe 1 0 0\na 0 1 0\n": ": 2 words, its first line says 3",
+    "1 3\nthe 1 0 0\na 0 1 0\n": ": 2 words, its first line says 1",
+    "1 3\nthe 1 0 0\n": ": drop_frequent 1 leaves none of 1 words",
+}
+
+
+@pytest.mark.parametrize("content", BAD_VECTORS)
+def test_a_mistake_in_a_file_of_vectors_is_one_line(content, tmp_path):
+    (tmp_path / "vectors.txt").write_text(content)
+    with pytest.raises(InputError) as error:
+        read_word_vectors(tmp_path / "vectors.txt", drop_frequent=1)
+    assert BAD_VECTORS[content] in str(error.value) and "\n" not in str(error.value)

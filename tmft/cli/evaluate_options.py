@@ -77,5 +77,7 @@ def check_tasks(args: Namespace, tasks: dict[str, Task], config: TrainingFreeCon
     if args.save and len(tasks) > 1 and config.transductive:
         names = " and ".join(config.transductive)
         raise InputError(f"--save: {names} would be estimated for each task: give one task, or {names}=FILE")
-    if args.save and "quantile" in config.postprocess.split("+"):
-        raise InputError("--postprocess quantile cannot be saved with a model: choose zscore, which can")
+    if args.save and "quantile" in config.postprocess:
+        raise InputError(
+            f"--postprocess {config.postprocess} cannot be saved with a model: choose zscore, which can"
+        )

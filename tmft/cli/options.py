@@ -40,7 +40,7 @@ from tmft.sentence_encoder import SentenceEncoder
 from tmft.speed.threads import limit_threads
 from tmft.tasks import GROUPS, TASKS, Task
 from tmft.training_free.postprocessing import POSTPROCESSING, check_postprocessing, keep_first_dimensions
-from tmft.training_free.static_models import static_model_from_text
+from tmft.training_free.static_models import read_word_vectors, static_model_from_text
 from tmft.training_free.training_free import TrainingFreeConfig, TrainingFreeEncoders
 
 METAVARS = {int: "N", float: "X", str: "NAME", Path: "FILE"}
@@ -163,7 +163,8 @@ def add_model_options(
     layers: other values of --layer. dtype, int8: whether there is --dtype, and whether it may be int8.
     """
     p.add_argument("model", metavar="MODEL", help="hub id[@revision], or a folder that train.py, "
-                   "transformers or sentence-transformers has written")
+                   "transformers or sentence-transformers has written; where embeddings are computed, also "
+                   "a file of word vectors in the text format of word2vec")
     group = p.add_argument_group("model")
     group.add_argument("--layer", metavar="L", help="number of layers to keep, from the bottom; word: use "
                        "only the word embeddings; 1+12 or word+12: use the mean of these hidden "
@@ -190,6 +191,9 @@ def add_embedding_options(p: CommandLineParser, reproducible: bool = True) -> No
                        "embedding; default: all")
     group.add_argument("--static-from", type=Path, metavar="FILE", help="average the contextual embeddings "
                        "of each token over the sentences of FILE, and use these averages as a static model")
+    group.add_argument("--drop-frequent", type=int, default=0, metavar="N", help="leave out the first N "
+                       "words of MODEL, a file of word vectors in which frequent words come first; "
+                       "default: 0")
     if reproducible:
         group.add_argument("--reproducible", action="store_true", help="on one kind of CPU, embed a sentence "
                            "with the same bytes whatever is embedded with it, in any order and with any "
@@ -224,9 +228,16 @@ def load_model(
     layer = None if args.layer == "all" else args.layer  # evaluate.py scores all hidden states of all layers
     init, dtype = args.init or "pretrained", dtype or args.dtype or "float32"
     stored = "float32" if dtype == "int8" else dtype
-    model = SentenceEncoder.from_pretrained(
-        checkpoint or args.model, layer, args.pooling, args.max_length, init, dtype=stored
-    )
+    name = checkpoint or args.model
+    if Path(name).is_file():
+        model = load_word_vectors(args, Path(name))
+    else:
+        if args.drop_frequent:
+            problem = f"drop_frequent: {name} is no file of word vectors"
+            raise InputError(f"{problem}: remove drop_frequent", "drop_frequent")
+        model = SentenceEncoder.from_pretrained(
+            name, layer, args.pooling, args.max_length, init, dtype=stored
+        )
     model = model.to(device)
     if dtype == "int8":
         encoder_to_int8(model)
@@ -246,6 +257,18 @@ def load_model(
     if args.static_from:
         model = static_model_from_text(model, read_sentences(args.static_from))
     model.reproducible = getattr(args, "reproducible", False)
+    return model
+
+
+def load_word_vectors(args: Namespace, path: Path) -> SentenceEncoder:
+    """Return the static model of a file of word vectors, which no option about a checkpoint fits."""
+    for name in ("pooling", "init") if args.layer in (None, "all") else ("layer",):
+        if getattr(args, name) not in (None, "all"):
+            problem = f"{name}: {path} is a file of word vectors, whose mean is taken"
+            raise InputError(f"{problem}: remove {name}", name)
+    model = read_word_vectors(path, args.drop_frequent)
+    if args.max_length is not None:
+        model.max_length = args.max_length
     return model
 
 

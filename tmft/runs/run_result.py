@@ -98,7 +98,7 @@ class FineTunedRun:
     """
 
     def __init__(self, model: str):
-        if not is_hub_id(model):
+        if not is_hub_id(model) and not is_file(Path(model)):  # a file of word vectors
             ModelFolder.open(model)
         self.folder = Path(model)
         result = read_result(self.folder) if is_file(self.folder / RESULT_FILE) else {}

@@ -7,9 +7,12 @@ then decide every cosine and every distance. The registry POSTPROCESSING has the
   zscore     subtracts the mean, then scales each dimension to variance 1
   whiten     subtracts the mean, then scales each principal axis to variance 1; the embeddings then have an
              IsoScore of 1 (Su et al. 2021, arXiv:2103.15316)
+  robust     subtracts the median, then divides each dimension by its interquartile range
   abtt       "all but the top": subtracts the mean, then removes the two principal axes with the largest
-             variance; the other axes are not changed (Mu and Viswanath 2018, arXiv:1702.01417)
+             variance; the other axes are not changed (Mu and Viswanath 2018, arXiv:1702.01417); abtt-10
+             removes ten
   quantile   replaces a value by the fraction of smaller values in its dimension, from 0 to 1
+  quantile-normal  replaces this fraction by the value that has it in the standard normal distribution
   normalize  scales each embedding to unit length; nothing is fitted
 
 Stankevičius and Lukoševičius 2024 (arXiv:2408.08073, section 3.4) compare them without fine-tuning. Their
@@ -20,8 +23,9 @@ Letters in this file: N sentences that a map is fitted to, S sentences that it i
 K dimensions of the result, Q quantiles.
 """
 
+import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
@@ -32,7 +36,9 @@ from tmft.embedding.modules import Dense, Normalize
 from tmft.errors import InputError, did_you_mean
 from tmft.sentence_encoder import SentenceEncoder
 
-NUM_TOP_AXES = 2  # principal axes that abtt removes
+NUM_TOP_AXES = 2  # principal axes that abtt removes unless its name has another number
+NUMBERED_ABTT = re.compile(r"abtt-([1-9]\d{0,4})")
+MIN_FRACTION = 1e-7  # fractions nearer to 0 or 1 would be mapped to infinite values
 NUM_QUANTILES = 1000
 BLOCK = 32  # dimensions that Quantile maps at a time, so that its working memory stays in the cache
 # A principal axis whose variance is smaller than this, relative to the largest variance, counts as an axis
@@ -77,14 +83,29 @@ def fit_whiten(x: Tensor) -> Dense:
     return make_affine_dense(weight, -weight @ mean)
 
 
-def fit_abtt(x: Tensor) -> Dense:
-    """Return the map to x - mean without its projection on the first NUM_TOP_AXES principal axes.
+def fit_robust(x: Tensor) -> Dense:
+    """Return the map (x - median) / (third quartile - first quartile), by dimension.
 
-    N points span at most N - 1 dimensions, so that at least NUM_TOP_AXES + 2 sentences are needed; InputError
-    is raised for fewer.
+    A dimension whose quartiles are equal is only centered. It equals scikit-learn's RobustScaler.
     """
-    _, axes, mean = principal_axes(to_checked_samples(x, "abtt", min_samples=NUM_TOP_AXES + 2))
-    top = axes[:NUM_TOP_AXES]
+    x = to_checked_samples(x, "robust")
+    first, median, third = torch.quantile(x, torch.tensor([0.25, 0.5, 0.75], dtype=x.dtype), dim=0)
+    spread = third - first
+    scale = 1 / torch.where(spread > 1e-12 * x.abs().amax(0), spread, 1.0)
+    return make_affine_dense(torch.diag(scale), -scale * median)
+
+
+def fit_abtt(x: Tensor, num_axes: int = NUM_TOP_AXES) -> Dense:
+    """Return the map to x - mean without its projection on the first num_axes principal axes.
+
+    N points span at most N - 1 dimensions, so that at least num_axes + 2 sentences are needed; InputError
+    is raised for fewer, and if no axis would be left.
+    """
+    if num_axes >= x.shape[1]:
+        problem = f"postprocess abtt-{num_axes} removes all of {x.shape[1]} dimensions: choose fewer"
+        raise InputError(problem, "postprocess")
+    _, axes, mean = principal_axes(to_checked_samples(x, "abtt", min_samples=num_axes + 2))
+    top = axes[:num_axes]
     weight = torch.diag(torch.ones_like(mean)) - top.T @ top
     return make_affine_dense(weight, -weight @ mean)
 
@@ -95,18 +116,19 @@ class Quantile(nn.Module):
     The fraction is known at Q quantiles and interpolated linearly between them; it is 0 below the first
     quantile and 1 above the last one. If several quantiles are equal, their value is mapped to the middle of
     their fractions; but the smallest value is mapped to 0 and the largest to 1.
-    It equals scikit-learn's QuantileTransformer(output_distribution="uniform", subsample=None).
+    is_normal: map the fraction to the value that has it in the standard normal distribution.
+    It equals scikit-learn's QuantileTransformer(output_distribution="uniform" or "normal", subsample=None).
     """
-
-    weight_prefix = ""
 
     quantiles: Tensor
     fractions: Tensor
     slopes: Tensor
+    is_normal: bool
 
-    def __init__(self, quantiles: Tensor):
+    def __init__(self, quantiles: Tensor, is_normal: bool = False):
         """quantiles: (D, Q) float64, ascending; quantile q of Q is the value at fraction q / (Q - 1)."""
         super().__init__()
+        self.is_normal = is_normal
         quantiles = quantiles.contiguous()
         Q = quantiles.shape[1]
         first = torch.searchsorted(quantiles, quantiles)
@@ -119,22 +141,17 @@ class Quantile(nn.Module):
         self.register_buffer("slopes", slopes)  # (D, Q): from each quantile to the next
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the fractions for embeddings x, (S, D): a tensor of the same shape and dtype.
+        """Return the fractions for embeddings x, (S, D), or their normal values: same shape and dtype.
 
         It is computed in float64.
         """
         tensors = (x.T, self.quantiles, self.fractions, self.slopes)
         blocks = zip(*(tensor.split(BLOCK) for tensor in tensors), strict=True)
-        return torch.cat([fraction_below(*block).to(x.dtype) for block in blocks]).T.contiguous()
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """Raise InputError: other libraries have no such module, so it cannot be saved."""
-        raise InputError(
-            "postprocess quantile cannot be saved with a model (sentence-transformers has no such module): "
-            "choose zscore",
-            "postprocess",
-        )
+        fractions = (fraction_below(*block) for block in blocks)
+        if self.is_normal:
+            clamped = (part.clamp(MIN_FRACTION, 1 - MIN_FRACTION) for part in fractions)
+            fractions = (torch.special.ndtri(part) for part in clamped)
+        return torch.cat([part.to(x.dtype) for part in fractions]).T.contiguous()
 
 
 def fraction_below(values: Tensor, quantiles: Tensor, fractions: Tensor, slopes: Tensor) -> Tensor:
@@ -150,28 +167,31 @@ def fraction_below(values: Tensor, quantiles: Tensor, fractions: Tensor, slopes:
     return torch.where(values == quantile, fraction, between.clamp(0, 1))
 
 
-def fit_quantile(x: Tensor) -> Quantile:
+def fit_quantile(x: Tensor, is_normal: bool = False) -> Quantile:
     """Return the map of each value to the fraction of smaller values among the N of x in its dimension.
 
-    x: (N, D).
+    x: (N, D). is_normal: see Quantile.
     """
-    x = to_checked_samples(x, "quantile")
+    x = to_checked_samples(x, "quantile-normal" if is_normal else "quantile")
     N = len(x)
     ordered = x.T.contiguous().sort(dim=1).values  # (D, N): one sort gives all quantiles of a dimension
     percent = torch.from_numpy(100 * np.linspace(0, 1, min(NUM_QUANTILES, N)))  # (Q,)
     position = (N - 1) * (percent / 100).to(x.device)  # (Q,): position in the order, possibly between two
     below = position.long().clamp(max=max(0, N - 2))
-    return Quantile(torch.lerp(ordered[:, below], ordered[:, below + 1], position - below))
+    quantiles = torch.lerp(ordered[:, below], ordered[:, below + 1], position - below)
+    return Quantile(quantiles, is_normal)
 
 
 # fmt: off
 POSTPROCESSING: dict[str, Callable[[Tensor], nn.Module]] = {
-    "center":    fit_center,
-    "zscore":    fit_zscore,
-    "whiten":    fit_whiten,
-    "abtt":      fit_abtt,
-    "quantile":  fit_quantile,
-    "normalize": lambda x: Normalize(),  # x / ||x||, for which nothing is fitted
+    "center":          fit_center,
+    "zscore":          fit_zscore,
+    "robust":          fit_robust,
+    "whiten":          fit_whiten,
+    "abtt":            fit_abtt,
+    "quantile":        fit_quantile,
+    "quantile-normal": partial(fit_quantile, is_normal=True),
+    "normalize":       lambda x: Normalize(),  # x / ||x||, for which nothing is fitted
 }
 # fmt: on
 
@@ -182,8 +202,8 @@ POSTPROCESSING: dict[str, Callable[[Tensor], nn.Module]] = {
 def check_postprocessing(postprocess: str) -> None:
     """Raise InputError unless postprocess is '' or consists of names in POSTPROCESSING, joined by +."""
     for name in postprocess.split("+") if postprocess else []:
-        if name not in POSTPROCESSING:
-            known = f"{', '.join(POSTPROCESSING)}, or several as in abtt+normalize"
+        if name not in POSTPROCESSING and not NUMBERED_ABTT.fullmatch(name):
+            known = f"{', '.join(POSTPROCESSING)}, abtt-10, or several as in abtt+normalize"
             suggestion = did_you_mean(name, POSTPROCESSING)
             raise InputError(
                 f"postprocess {postprocess}: {name!r} is unknown: choose from {known}{suggestion}",
@@ -210,7 +230,8 @@ def fit_postprocessing(postprocess: str, x: Tensor) -> list[nn.Module]:
     x = x.detach().double()
     modules: list[nn.Module] = []
     for name in postprocess.split("+"):
-        module = POSTPROCESSING[name](x)
+        numbered = NUMBERED_ABTT.fullmatch(name)
+        module = fit_abtt(x, int(numbered[1])) if numbered else POSTPROCESSING[name](x)
         if isinstance(module, Dense):
             x = F.linear(x, *weight_and_bias(module))
             if modules and isinstance(before := modules[-1], Dense):

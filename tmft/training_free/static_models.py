@@ -1,7 +1,7 @@
 """Static models: the embedding of a sentence is the mean of one fixed vector per word.
 
-The vectors are random (the baseline that every model has to beat), or the mean of the contextual embeddings
-of a word over a text. "Words" are the tokens of a vocabulary.
+The vectors are random (the baseline that every model has to beat), the mean of the contextual embeddings of a
+word over a text, or those of a file in the text format of word2vec. "Words" are the tokens of a vocabulary.
 Source: Stankevičius and Lukoševičius 2024, arXiv:2408.08073, sections 3.2.3 and 3.2.5.
 
 Letters in this file: V words, D dimensions, M hidden states, B rows of a batch, T tokens in a row, n tokens
@@ -9,13 +9,17 @@ of a batch without padding.
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+import numpy as np
+import tokenizers
 import torch
 from torch import Tensor, nn
 
 from tmft.device import progress_bar
 from tmft.encoder import BaseEncoder
-from tmft.errors import InputError
+from tmft.errors import InputError, check_range, short_repr
+from tmft.io.text import read_lines
 from tmft.models.families import config_from_dict, empty_encoder
 from tmft.packing import PackedBatch
 from tmft.sentence_encoder import SentenceEncoder
@@ -128,3 +132,66 @@ def without_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
     return Tokenizer(
         tokenizer.backend, tokenizer.special_tokens, tokenizer.max_length, add_special_tokens=False
     )
+
+
+# ------------------------------------------------------------------------------------------ vectors of others
+
+WORD_START = "▁"  # stands before each word in the vocabulary, so that no part of a word is one of its words
+
+
+def read_word_vectors(path: Path, drop_frequent: int = 0) -> SentenceEncoder:
+    """Make a static model of a file in the text format of word2vec, such as those of X2Static.
+
+    The first line has the number of words and the number of dimensions, each other line a word and its
+    vector; frequent words come first. drop_frequent: leave out this number of words, the first ones.
+    Texts are split at spaces and punctuation, and words that the file does not have are left out of the mean.
+    Texts are lower-cased unless a word of the file has a capital letter.
+    Raises InputError, with the number of the line, if a line is not as described or repeats a word.
+    """
+    check_range("drop_frequent", drop_frequent, 0)
+    lines = read_lines(path)
+    header = next(lines, "").split()
+    if len(header) != 2 or not all(number.isdecimal() and len(number) < 10 for number in header):
+        problem = f"{path}, line 1: no number of words and of dimensions"
+        raise InputError(f"{problem}: name a file in the text format of word2vec, or add this line")
+    V, D = map(int, header)
+    words: dict[str, int] = {}  # word -> its line
+    vectors = np.zeros((max(0, V - drop_frequent) + 1, D), dtype=np.float32)  # row 0 is for padding
+    for number, line in enumerate(lines, start=2):
+        word, *cells = line.rstrip().rsplit(" ", D)
+        try:
+            vector = np.array(cells, dtype=np.float32)
+            if not word or len(cells) != D or not np.isfinite(vector).all():
+                raise ValueError
+        except ValueError:
+            raise InputError(f"{path}, line {number}: no word with {D} numbers: correct the line") from None
+        if word in words:
+            raise InputError(
+                f"{path}, line {number}: {short_repr(word)} is in line {words[word]}, too: remove one"
+            )
+        words[word] = number
+        if drop_frequent < len(words) <= V:
+            vectors[len(words) - drop_frequent] = vector
+    if len(words) != V:
+        raise InputError(f"{path}: {len(words)} words, its first line says {V}: restore the file")
+    kept = list(words)[drop_frequent:]
+    if not kept:
+        raise InputError(f"{path}: drop_frequent {drop_frequent} leaves none of {V} words", "drop_frequent")
+    tokenizer = Tokenizer(word_level_backend(kept), {"pad_token": "[PAD]"}, add_special_tokens=False)
+    return SentenceEncoder(static_encoder(torch.from_numpy(vectors)), tokenizer, source=str(path)).eval()
+
+
+def word_level_backend(words: Sequence[str]) -> tokenizers.Tokenizer:
+    """Return a tokenizer of whole words, with ids from 1, which gives no token for other words.
+
+    It is a BPE without merges and without an unknown token: a word that is not in the vocabulary falls apart
+    into characters, which are not in the vocabulary either.
+    """
+    vocabulary = {"[PAD]": 0} | {WORD_START + word: id for id, word in enumerate(words, start=1)}
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
+    lowercase = not any(word != word.lower() for word in words)
+    backend.normalizer = tokenizers.normalizers.BertNormalizer(strip_accents=False, lowercase=lowercase)
+    split = tokenizers.pre_tokenizers.BertPreTokenizer()
+    mark = tokenizers.pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([split, mark])
+    return backend
