@@ -5,8 +5,10 @@
     python -m tmft data sentences books.txt.xz news.txt --out lines.txt
     python -m tmft data convert train.csv dev.csv --columns sentence1=a,sentence2=b,score=c --out mine
 
-The name convert stands for tables of your own, and sentences for splitting texts: see `python -m tmft data
-convert --help` and `python -m tmft data sentences --help`.
+    python -m tmft data statistics --task clustering sts --tokenizer google-bert/bert-base-uncased
+
+The name convert stands for tables of your own, sentences for splitting texts, and statistics for a table of
+data sets: see `python -m tmft data convert --help`, for example.
 
 Data sets that have a known address are also downloaded by the commands that need them.
 """
@@ -16,7 +18,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from tmft.cli.parser import CommandLineParser
-from tmft.data import DATA_FOLDER
+from tmft.data import DATA_FOLDER, SPLITS
 from tmft.datasets.download import download_dataset
 from tmft.datasets.own_data import (
     COLUMN_LISTS,
@@ -25,9 +27,13 @@ from tmft.datasets.own_data import (
     parse_fractions,
 )
 from tmft.datasets.releases import RELEASES
+from tmft.datasets.statistics import HEADING, data_statistics
+from tmft.datasets.task_lookup import expand_groups, get_task, has_data_file, read_split
 from tmft.errors import InputError, check_range, sanitize
 from tmft.io.atomic import check_writable, write_file
+from tmft.io.formatting import text_table
 from tmft.io.text import read_lines
+from tmft.sentence_encoder import SentenceEncoder
 from tmft.students.distillation_data import extract_sentences
 
 CONVERT_DOC = """
@@ -55,6 +61,17 @@ will be scored.
 """
 
 
+STATISTICS_DOC = """
+Print the size, classes, vocabulary and length of data sets, as tables 2 and 3 of a paper have them.
+
+    python -m tmft data statistics --task clustering --tokenizer google-bert/bert-base-uncased
+
+L/S is the largest class by the smallest, for scores the number of the highest by that of the lowest. Words
+are what stands between spaces; the other columns are of the tokens of --tokenizer. (Stankevičius and
+Lukoševičius 2024.)
+"""
+
+
 def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     args = parse_args(argv)
@@ -62,6 +79,8 @@ def main(argv: list[str] | None = None) -> None:
         convert(args)
     elif argv[:1] == ["sentences"]:
         split_into_sentences(args)
+    elif argv[:1] == ["statistics"]:
+        print_statistics(args)
     else:
         print(download_dataset(args.name, args.source, args.to))
 
@@ -93,12 +112,31 @@ def split_into_sentences(args: Namespace) -> None:
     print(f"wrote {args.out}, {len(sentences):,} sentences")
 
 
+def print_statistics(args: Namespace) -> None:
+    """Print a line for each split of each task that is there."""
+    backend = SentenceEncoder.from_pretrained(args.tokenizer, layer=0).tokenizer.backend
+
+    def tokenize(texts: list[str]) -> list[list[str]]:
+        return [encoding.tokens for encoding in backend.encode_batch(texts, add_special_tokens=False)]
+
+    lines = [HEADING]
+    for name in expand_groups(args.task):
+        task = get_task(name, data_root=args.data_root)
+        for split in SPLITS if "{split}" in task.files else ["test"]:
+            if split == "test" or has_data_file(task.files.format(split=split)):
+                statistics = data_statistics(task, read_split(task, split), tokenize)
+                lines.append([name, split, *statistics])
+    print(text_table(lines))
+
+
 # fmt: off
 def parse_args(argv: list[str] | None = None) -> Namespace:
     if argv and argv[0] == "convert":
         return parse_convert_args(argv[1:])
     if argv and argv[0] == "sentences":
         return parse_sentences_args(argv[1:])
+    if argv and argv[0] == "statistics":
+        return parse_statistics_args(argv[1:])
     p = CommandLineParser(__doc__)
     p.add_argument("name", metavar="NAME", choices=RELEASES, help=f"{', '.join(RELEASES)}; see "
                    "data/README.md")
@@ -141,5 +179,15 @@ def parse_sentences_args(argv: list[str]) -> Namespace:
                    "sentences; default: 20")
     p.add_argument("--max-length", metavar="CHARACTERS", type=int, default=250, help="leave out longer "
                    "sentences; default: 250")
+    return p.parse_args(argv)
+
+
+def parse_statistics_args(argv: list[str]) -> Namespace:
+    p = CommandLineParser(STATISTICS_DOC, subcommand="statistics")
+    p.add_argument("--task", nargs="+", default=["clustering"], help="tasks and groups of tasks; default: "
+                   "clustering")
+    p.add_argument("--tokenizer", metavar="MODEL", required=True, help="model whose tokens are counted")
+    p.add_argument("--data-root", metavar="FOLDER", help="folder that has a folder for each data set; "
+                   "default: data/ of the checkout")
     return p.parse_args(argv)
 # fmt: on
