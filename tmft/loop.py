@@ -3,9 +3,10 @@
 One step of `fit`, and what to read of each file:
 
     token ids of P pairs            Batch, made by TrainingTask.batch   training_task.py
-    -> rows without padding         pack                                packing.py
+    -> rows of several sentences    PackedEmbedder, which calls pack    packing.py
     -> the last kept hidden state   SentenceEncoder.forward             sentence_encoder.py
-                                    BertEncoder, its first L layers     bert.py
+                                    BaseEncoder.forward, the mask       encoder.py
+                                    BertEncoder, its first l layers     bert.py
     -> u and v, (P, D) each         mean_pooling                        pooling.py
     -> the loss, a scalar           CosineMSE, the loss of the paper    loss.py
     -> gradients, clip, step        TrainedWeights, MixedPrecision      optimizers.py
@@ -118,8 +119,9 @@ def fit(
     schedule = LR_SCHEDULES[recipe.lr_schedule]
     scheduler = schedule(optimizer, recipe.warmup_ratio, recipe.epochs * len(steps))
 
-    # In float32 `with amp` changes nothing, and the methods of amp are those of torch that they are named
-    # after: loss.backward(), clip_grad_norm_() and optimizer.step().
+    # In float32 `with amp` changes no result beyond rounding: on a CPU, it may choose a faster library. Its
+    # methods are those of torch that they are named after: loss.backward(), clip_grad_norm_() and
+    # optimizer.step().
     amp = MixedPrecision(model.device, recipe.precision)
 
     best_weights = BestWeights(weights.module)
@@ -139,7 +141,7 @@ def fit(
         while len(state.finished_epochs) < recipe.epochs:
             state.begin_epoch()
             weights.module.train()  # dropout is on
-            with weights:  # inside, only the word embeddings that occur in the text are trained
+            with weights:  # for speed, only word embeddings that occur in the text; the result is the same
                 state.call("on_epoch_begin")  # a resumed run loads weights, optimizer and random states here
                 for step in steps:  # a resumed epoch continues with its next step
                     optimizer.zero_grad()
@@ -147,7 +149,7 @@ def fit(
                         with amp:
                             # one tensor (P, D) for each text of an example: u and v for pairs
                             embeddings = embed(batch).chunk(batch.texts_per_example)
-                            loss = batch.loss_fn(*embeddings, batch.target)
+                            loss = batch.loss_fn(*embeddings, batch.target)  # CosineMSE.forward(u, v, target)
                         state.add_loss(loss, num_examples=len(batch))
                         amp.backward(loss)
                         state.call("on_substep_end", batch)  # gradient surgery sets its gradient aside
