@@ -61,6 +61,8 @@ PARSERS |= {
 def commands_of(page: str) -> list[tuple[str, str]]:
     """The commands of a page, as (file, words): those in sh blocks, and those in backticks."""
     page = page.replace("\\\n", " ")
+    for name, value in re.findall(r'^(\w+)="(.*)"$', page, re.MULTILINE):  # variables that sh blocks set
+        page = page.replace(f"${name}", value)
     blocks = re.findall(r"^```sh\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     lines = [line for block in blocks for line in block.split("\n")]
     prose = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
