@@ -192,6 +192,16 @@ def test_a_task_without_data_is_left_out_and_named(run, here, capsys):
     assert "\nstr is left out: " in printed
 
 
+def test_damaged_data_is_an_error(run, here):
+    (here / "data/sts12").mkdir()
+    (here / "data/sts12/MSRvid.tsv").write_text("sentence1\tsentence2\tscore\na\tb\n")
+    try:
+        with pytest.raises(InputError, match="MSRvid.tsv, line 2"):
+            run("--table", here / "few.toml")
+    finally:
+        (here / "data/sts12/MSRvid.tsv").unlink()
+
+
 def test_a_static_model_is_a_column(run, here, capsys):
     model = SentenceEncoder.from_pretrained(here / "tiny")
     static_model_from_text(model, TEXT).save_pretrained(here / "mean")

@@ -10,13 +10,14 @@ and written as tables.md, with all scores as tables.json and, if matplotlib is i
 
 from argparse import Namespace
 from functools import cache, partial
+from glob import glob
 from pathlib import Path
 
 from tmft.cli.options import add_model_options, load_mean_pooling_model
 from tmft.cli.parser import CommandLineParser
 from tmft.cli.report_command import print_page
-from tmft.data import SPLITS
-from tmft.datasets.task_lookup import get_task, has_data_file, read_split
+from tmft.data import DATA_FOLDER, SPLITS
+from tmft.datasets.task_lookup import get_task, read_split
 from tmft.errors import InputError
 from tmft.evaluation.evaluators import Evaluation
 from tmft.io.atomic import check_output_folder
@@ -42,10 +43,9 @@ def main(argv: list[str] | None = None) -> None:
         raise InputError(f"static {' '.join(args.static)}: give NAME=MODEL", "static")
     tables = read_tables(args.table, static)
     text, average_text = (read_sentences(path) if path else [] for path in (args.text, args.average_text))
-    groups = [tasks for table in tables for tasks in table.groups.values()]
-    names = list(dict.fromkeys(task for tasks in groups for task in tasks))
-    needs_text = any(row.needs_text for table in tables for row in table.rows) or "isoscore" in names
-    if needs_text and not text:
+    names = list(dict.fromkeys(task for table in tables for task in table.tasks))
+    needs_text = any(row.needs_text for table in tables for row in table.rows)
+    if (needs_text or "isoscore" in names) and not text:
         problem = f"table {tables[0].name} estimates from another text: give --text, such as WikiText-2"
         raise InputError(problem, "text")
     units, missing = read_units(args, names, text)
@@ -74,8 +74,8 @@ def read_units(args: Namespace, names: list[str], text: list[str]) -> tuple[dict
         try:
             evaluation.read()
         except InputError as error:
-            if has_data_file(task.files.format(split=args.split)):
-                raise
+            if glob(str(DATA_FOLDER / task.files.format(split=args.split))):
+                raise  # the data is there, and wrong
             missing.append(f"{name} is left out: {error}")
             continue
         units[name] = task_unit(evaluation, args.fast)
@@ -87,22 +87,19 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     p = CommandLineParser(__doc__)
     add_model_options(p)
     group = p.add_argument_group("tables")
-    group.add_argument("--table", nargs="+", metavar="NAME", default=["table-4"], help="table-1, table-4, "
-                       "table-5, table-a (A1 to A14), figure-1 to figure-5, figure-a (A1 to A3), or a table "
-                       "file (.toml) of your own; default: table-4")
-    group.add_argument("--text", type=Path, metavar="FILE", help="text with a sentence per line, from which "
-                       "what is marked =text is estimated; the paper takes WikiText-2; default: none")
-    group.add_argument("--average-text", type=Path, metavar="FILE", help="text over which the vectors of "
-                       "Avg. are means: the paper takes WikiText-103; default: that of --text")
+    group.add_argument("--table", nargs="+", metavar="NAME", default=["table-4"], help="table-1, -4, -5, -a "
+                       "(A1 to A14), figure-1 to -5, -a (A1 to A3), or a file.toml; default: table-4")
+    group.add_argument("--text", type=Path, metavar="FILE", help="sentences, a line each, from which what is "
+                       "marked =text is estimated; the paper: WikiText-2; default: none")
+    group.add_argument("--average-text", type=Path, metavar="FILE", help="sentences over which the vectors "
+                       "of Avg. are means; the paper: WikiText-103; default: those of --text")
     group.add_argument("--static", nargs="+", default=[], metavar="NAME=MODEL", help="static models to add "
-                       "as columns of all tables, such as B2S=runs/b2s; default: none")
+                       "as columns, such as B2S=runs/b2s; default: none")
     group.add_argument("--fast", action="store_true", help="cluster once with one start, and classify by "
-                       "SentEval's prototyping setting; default: 10 runs of 10 starts, and SentEval's "
-                       "default setting, as the paper does")
+                       "SentEval's prototyping setting; default: 10 runs of 10 starts, its default setting")
     group.add_argument("--data-root", metavar="FOLDER", help="folder that has a folder for each data set; "
                        "default: data/ of the checkout, where absent data sets are downloaded")
     group.add_argument("--split", choices=SPLITS, default="test", help="split of the tasks to score")
-    group.add_argument("--out", type=Path, metavar="FOLDER", help="folder to write; default: "
-                       "runs/tables-<name of MODEL>")
+    group.add_argument("--out", type=Path, metavar="FOLDER", help="default: runs/tables-<name of MODEL>")
     return p.parse_args(argv)
 # fmt: on

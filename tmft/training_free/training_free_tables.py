@@ -112,9 +112,9 @@ class ScoreTable:
     figure: str = ""
 
     @property
-    def tasks(self) -> set[str]:
+    def tasks(self) -> list[str]:
         """The names of all tasks."""
-        return {task for tasks in self.groups.values() for task in tasks}
+        return [task for tasks in self.groups.values() for task in tasks]
 
     def resolve(self, last: int) -> "ScoreTable":
         """Return the table for a model with this number of layers."""
@@ -278,12 +278,9 @@ def score_tables(
     sources = []
     for source in dict.fromkeys(row.static for row in rows):
         configs = {row: row.to_config(text) for row in rows if row.static == source}
-        if source == "random":
-            sources.append(TrainingFreeEncoders(random_static_model(model), configs))
-        elif source:
-            sources.append(TrainingFreeEncoders(SentenceEncoder.from_pretrained(source), configs))
-        else:
-            sources.append(TrainingFreeEncoders(model, configs, averages))
+        other = SentenceEncoder.from_pretrained(source) if source not in ("", "random") else model
+        other = random_static_model(model) if source == "random" else other
+        sources.append(TrainingFreeEncoders(other, configs, {} if source else averages))
     with progress_bar(len(units), "tasks", True, desc="tables") as bar:
         for name, unit in units.items():
             wanted = {row for table in tables if name in table.tasks for row in table.rows}
