@@ -35,8 +35,9 @@ SUBJECT = "Truncated model fine-tuning: sentence embeddings from the first layer
 
 
 def test_the_first_sentence_is_the_same_everywhere():
-    texts = [(ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/README.md")]
-    texts = [text.split("\n", 2)[2] for text in texts]  # below the title
+    title, *_ = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert title == "# tmft: truncated model fine-tuning"
+    texts = [(ROOT / "docs/README.md").read_text(encoding="utf-8").split("\n", 2)[2]]  # below its title
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     archive = json.loads((ROOT / ".zenodo.json").read_text(encoding="utf-8"))
     texts += [project["description"], archive["description"], tmft.__doc__]

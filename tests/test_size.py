@@ -1,0 +1,108 @@
+"""The size of the project, which only falls: a number here is lowered by whoever makes it smaller.
+
+A commit that has to raise a number says in its message what left for it. CONTRIBUTING.md has the three
+questions that decide whether something comes in at all.
+"""
+
+import argparse
+import ast
+import importlib
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from tmft.cli.entry_points import COMMANDS, module_name
+
+# fmt: off
+# package of tmft ("." are the files of the method) -> number of files, of lines
+PACKAGES = {
+    ".":              (20, 4552),
+    "checkpoints":    (16, 3579),
+    "cli":            (15, 1980),
+    "datasets":       (9, 2030),
+    "embedding":      (6, 688),
+    "evaluation":     (9, 1454),
+    "export":         (6, 1204),
+    "interface":      (2, 304),
+    "io":             (10, 1345),
+    "losses":         (6, 648),
+    "models":         (14, 3020),
+    "pretraining":    (5, 906),
+    "reports":        (12, 2492),
+    "runs":           (12, 2736),
+    "serving":        (6, 1149),
+    "speed":          (8, 1122),
+    "students":       (7, 1014),
+    "training":       (7, 878),
+    "training_free":  (5, 1144),
+}
+STATEMENTS = 15_570  # of tmft, without docstrings
+TEST_LINES = 35_727  # with benches and harnesses
+PAGES, WORDS = 18, 25_000  # of docs/, without papers.md, which grows with what the papers have
+# command -> number of options
+OPTIONS = {
+    "train": 62,
+    "evaluate": 28,
+    "cka": 13,
+    "encode": 18,
+    "search": 19,
+    "predict": 4,
+    "serve": 16,
+    "export": 21,
+    "student": 7,
+    "report": 2,
+    "tables": 14,
+    "data": 3,
+}
+# fmt: on
+
+
+def count_lines(folder: Path) -> int:
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in folder.rglob("*.py"))
+
+
+def count_statements(path: Path) -> int:
+    """The statements of a file; a docstring is none."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = [node for node in nodes if isinstance(node, documented) and ast.get_docstring(node)]
+    return sum(isinstance(node, ast.stmt) for node in nodes) - len(docstrings)
+
+
+def test_no_package_has_more_files_or_lines():
+    sizes = {}
+    for path in sorted((ROOT / "tmft").rglob("*.py")):
+        package = path.parent.relative_to(ROOT / "tmft").as_posix()
+        files, lines = sizes.get(package, (0, 0))
+        sizes[package] = files + 1, lines + len(path.read_text(encoding="utf-8").splitlines())
+    larger = {
+        name: size
+        for name, size in sizes.items()
+        if any(now > before for now, before in zip(size, PACKAGES.get(name, (0, 0)), strict=True))
+    }
+    assert not larger, "a package has grown: what leaves for it?"
+    assert sum(map(count_statements, (ROOT / "tmft").rglob("*.py"))) <= STATEMENTS
+
+
+def test_tests_have_no_more_lines_and_docs_no_more_pages_and_words():
+    assert count_lines(ROOT / "tests") <= TEST_LINES
+    pages = [*ROOT.glob("docs/*.md"), ROOT / "docs/lecture/README.md"]
+    pages.remove(ROOT / "docs/papers.md")
+    assert len(pages) <= PAGES
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= WORDS
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_command_has_more_options(command, monkeypatch):
+    parsers = []
+
+    def stop(parser, *_):
+        parsers.append(parser)
+        raise SystemExit
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_known_args", stop)
+    with pytest.raises(SystemExit):
+        importlib.import_module(module_name(command)).main([])
+    options = [action for action in parsers[0]._actions if action.option_strings]
+    assert len(options) <= OPTIONS[command], "a command has one more option: which one leaves?"
