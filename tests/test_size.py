@@ -20,7 +20,7 @@ PACKAGES = {
     ".":              (20, 4552),
     "checkpoints":    (16, 3579),
     "cli":            (15, 1980),
-    "datasets":       (9, 2030),
+    "datasets":       (9, 2019),
     "embedding":      (6, 688),
     "evaluation":     (9, 1454),
     "export":         (6, 1204),

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from tmft.data import SPLITS, label_text
+from tmft.datasets.given_examples import LABEL_NAMES
 from tmft.datasets.readers import Row
 from tmft.datasets.task_lookup import hold_out, text_keys
 from tmft.errors import InputError, check_choice, did_you_mean, sanitize
@@ -27,7 +28,6 @@ from tmft.io.tables import cell_text, read_values, shortest_number
 from tmft.io.text import UTF8, has_visible_text, join_lines, parse_number
 from tmft.tasks import BINARY, BOOLEANS, ENTAILMENT, PAIR_COLUMNS, TEXT_COLUMN, TRIPLET_COLUMNS
 
-LABELS = ("score", "label")
 # The lists of columns that a TSV file may have, in this order.
 COLUMN_LISTS = (
     (*PAIR_COLUMNS, "score"),
@@ -78,7 +78,12 @@ def convert_tables(
     empty.
     """
     check_choice("decimal", decimal, DECIMALS)
-    encoding = check_encoding(encoding)
+    try:
+        "".encode(encoding)
+    except (LookupError, ValueError):  # ValueError: "undefined", or a name with a zero byte
+        problem = f"encoding {encoding!r}: Python knows no encoding of this name"
+        raise InputError(f"{problem}: write one such as utf-8 or cp1252", "encoding") from None
+    encoding = UTF8 if codecs.lookup(encoding).name == "utf-8" else encoding
     paths = assign_splits(files, divided=fractions is not None)
     if out is not None:
         check_output_folder(out)
@@ -121,22 +126,6 @@ def convert_tables(
 
 
 # ------------------------------------------------------------------------------------------------- arguments
-
-
-def check_encoding(encoding: str) -> str:
-    """Return the name of an encoding of text files, for UTF-8 the one that leaves out a byte order mark."""
-    try:
-        "".encode(encoding)
-    except (LookupError, ValueError):  # ValueError: "undefined", or a name with a zero byte
-        problem = f"encoding {encoding!r}: Python knows no encoding of this name"
-        raise InputError(f"{problem}: write one such as utf-8 or cp1252", "encoding") from None
-    return UTF8 if codecs.lookup(encoding).name == "utf-8" else encoding
-
-
-def parse_file(file: str) -> tuple[str, Path]:
-    """Return (split, path) of the argument "SPLIT=PATH", or of a path alone, whose split is ""."""
-    split, equals, path = file.partition("=")
-    return (split, Path(path)) if equals and split in SPLITS else ("", Path(file))
 
 
 def parse_columns(text: str) -> dict[str, str]:
@@ -185,17 +174,17 @@ def assign_splits(files: Sequence[str], divided: bool) -> list[tuple[str, Path]]
     """Return (split, path) of each file; the split is "" if the examples are to be divided."""
     result = []
     for file in files:
-        split, path = parse_file(file)
-        if split:
-            result.append((split, path))
+        split, equals, path = file.partition("=")
+        if equals and split in SPLITS:
+            result.append((split, Path(path)))
         else:
-            words = re.split(r"[^a-z]+", path.name.lower())
+            words = re.split(r"[^a-z]+", Path(file).name.lower())
             found = {SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES}
             if not divided and len(found) != 1:
                 problem = f"{file}: its name has none of the words {', '.join(SPLIT_NAMES)}"
                 remedy = f"write train={file}, dev={file} or test={file}, or give `split` 0.8,0.1,0.1"
                 raise InputError(f"{problem}: {remedy}", "split")
-            result.append((found.pop() if len(found) == 1 else "", path))
+            result.append((found.pop() if len(found) == 1 else "", Path(file)))
     if divided:
         if len({split for split, _ in result}) > 1:
             names = ", ".join(dict.fromkeys(split or "of no split" for split, _ in result))
@@ -215,7 +204,7 @@ def append_examples(path: Path, columns: dict[str, str], split: Split, encoding:
         count += 1
         row = dict(zip(columns, values, strict=True))
         cells = {name: cell_text(value, columns[name], location) for name, value in row.items()}
-        texts = {name: join_lines(cell) for name, cell in cells.items() if name not in LABELS}
+        texts = {name: join_lines(cell) for name, cell in cells.items() if name not in LABEL_NAMES}
         labels = {"score": cells["score"].strip()} if "score" in cells else {}
         if "label" in row:
             labels["label"] = label_text(row["label"])
@@ -274,12 +263,12 @@ def divide_into_splits(
 def text_keys_of_rows(rows: list[Row], columns: Iterable[str]) -> list[tuple[str, ...]]:
     """Return the text_keys of rows with these columns, which are texts and labels."""
     values = values_by_column(rows, columns) if rows else {}
-    return text_keys([texts for name, texts in values.items() if name not in LABELS])
+    return text_keys([texts for name, texts in values.items() if name not in LABEL_NAMES])
 
 
 def choose_example_noun(columns: Iterable[str]) -> str:
     """Return what an example with these columns is called: "text", "pair" or "triplet"."""
-    return {1: "text", 2: "pair", 3: "triplet"}[sum(name not in LABELS for name in columns)]
+    return {1: "text", 2: "pair", 3: "triplet"}[sum(name not in LABEL_NAMES for name in columns)]
 
 
 def values_by_column(rows: list[Row], columns: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -310,7 +299,7 @@ def describe_repetitions(splits: dict[str, list[Row]], columns: dict[str, str]) 
         labels: dict[tuple[str, ...], set] = {}
         contradictions = 0
         for key, row in zip(keys[name], rows, strict=True):
-            label = tuple(cell for column, cell in zip(columns, row, strict=True) if column in LABELS)
+            label = tuple(cell for column, cell in zip(columns, row, strict=True) if column in LABEL_NAMES)
             contradictions += key in labels and label not in labels[key]
             labels.setdefault(key, set()).add(label)
         if repeated := len(rows) - len(labels):
