@@ -50,6 +50,14 @@ def test_an_answer_has_the_arguments_of_its_starting_file(path):
 
 
 # What a student writes in place of a part of the answer, and what the checker says of it.
+CENTER = "x, y = x - x.mean(0), y - y.mean(0)"
+CHOOSE = "best = max(layers, key=dev_scores.get)"
+FROM_ZERO = """    top = 0
+    for n in layers:
+        if dev_scores[n] > top: top, best = dev_scores[n], n"""
+MASKED = "scores.masked_fill(is_padding, torch.finfo(q.dtype).min)"
+KEPT = "[line for line in lines if line.strip().lower() not in excluded]"
+ORDER = "torch.randperm(len(kept)).split(batch_size)"
 MISTAKES = [
     (1, " / q.shape[-1] ** 0.5", "", "the scores are not scaled"),
     (1, " ** 0.5", "", "divided by A: divide them by its root"),
@@ -61,21 +69,37 @@ MISTAKES = [
     (1, "q @ k.transpose(2, 3)", "k @ q.transpose(2, 3)", "queries and keys are swapped"),
     (1, ".softmax(-1) @", " @", "there is no softmax"),
     (1, " @ v", "", "these are the weights, (B, H, T, T)"),
-    (1, "scores.masked_fill(is_padding, torch.finfo(q.dtype).min)", "scores", "padding is attended to"),
+    (1, MASKED, "scores", "padding is attended to"),
     (1, "torch.finfo(q.dtype).min", "-2.0", "padding is attended to: mask the keys"),
     (1, "mask[:, None, None, :]", "mask[:, None, :, None]", "padding is attended to"),
     (1, "torch.finfo(q.dtype).min", "0.0", "the scores of padding are 0"),
-    (1, "scores.masked_fill(is_padding, torch.finfo(q.dtype).min)", "scores + ~is_padding", "1 is added"),
+    (1, MASKED, "scores + ~is_padding", "1 is added"),
     (1, "== 0", "== 1", "the mask is the wrong way round"),
     (1, "scores.softmax(-1)", "(scores.exp() / scores.exp().sum(-1, keepdim=True))", "large scores overflow"),
     (1, "scores = q @", "q /= 2; scores = q @", "an argument is changed"),
     (
         1,
-        "scores.masked_fill(is_padding, torch.finfo(q.dtype).min)",
+        MASKED,
         "scores * ~is_padding; v = v * mask[:, None, :, None]",
         "q, k and v are multiplied by the mask",
     ),
     (1, "return ", "", "it returns nothing"),
+    (1, "q.shape[-1] ** 0.5", "v.shape[-1] ** 0.5", "the root of the width of V"),
+    (1, "q.shape[-1] ** 0.5", "q.shape[2] ** 0.5", "the root of T"),
+    (1, " / q.shape[-1] ** 0.5", "; v = v / q.shape[-1] ** 0.5", "the weights are scaled"),
+    (1, "softmax(-1) @", "softmax(-1) @ v @ v.mT @", "other numbers than expected"),
+    (1, "min)\n", "min) + 0.0 / mask[:, None, None, :]\n", "some numbers are nan"),
+    (
+        1,
+        f"{MASKED}\n    return scores.softmax(-1)",
+        "scores\n    return scores.softmax(-1) * ~is_padding",
+        "comes after",
+    ),
+    (1, "scores.softmax(-1) @ v", "torch.nn.functional.scaled_dot_product_attention(q, k, v)", "is called"),
+    (1, "@ v", "@ v[..., 2:]", "the result has the shape (2, 3, 5, 4), expected (2, 3, 5, 6)"),
+    (1, "@ v", "@ v, scores", "the result is a tuple, expected (2, 3, 5, 6)"),
+    (1, "transpose(2, 3)", "transpose(1, 3)", "it stops in line 9 of your code with RuntimeError"),
+    (1, "transpose(2, 3)", "transpose(1, 3)", "(print the shapes before this line)"),
     (2, " * mask[:, :, None]", "", "padding counts"),
     (2, "hidden.sum(1) / mask.sum(1, keepdim=True)", "hidden.mean(1)", "right"),  # a cosine sees no lengths
     (2, "hidden.sum(1) / mask.sum(1, keepdim=True)", "hidden[:, 0]", "the first token is taken"),
@@ -94,6 +118,13 @@ MISTAKES = [
     (2, "optimizer.step()", "optimizer.step(); optimizer.step()", "more than one step"),
     (2, "embeddings.chunk", "embeddings.detach().chunk", "no gradient reaches the weights"),
     (2, "return loss.item()", "", "it returns nothing"),
+    (2, "hidden.sum(1) /", "hidden.where(hidden != 0, -9e9).amax(1); mask =", "largest values"),
+    (2, "square().mean()", "square().mean().sqrt()", "this is the root of the loss"),
+    (2, "scores / 5", "scores / 4", "other numbers than expected"),
+    (2, "loss.backward()", "(3 * loss).backward()", "the gradient at the step is not that of the loss"),
+    (2, "encoder.hidden_state(", "encoder.train().hidden_state(", "right"),
+    (2, "encoder.hidden_state(", "encoder(", "this model is not called itself: call its hidden_state("),
+    (2, "encoder.hidden_state(", "encoder.forward(", "this model has no `forward`: call its hidden_state("),
     (3, "score(encoder, dev)", "score(encoder, test)", "test has chosen the layer"),
     (3, "score(encoder, test)", "score(encoder, dev)", "this is the score on dev"),
     (3, "mean(score(encoder, dev) for encoder in", "max(score(encoder, dev) for encoder in", "the best seed"),
@@ -102,20 +133,23 @@ MISTAKES = [
     (3, "max(layers", "min(layers", "this is the lowest score"),
     (3, "max(layers", "max(layers[::-1]", "the fewer layers win"),
     (3, "in encoders[best])", "in encoders[best]), 0", "return two numbers"),
-    (3, "for layer in layers}\n    best", "for layer in layers[:-1]}\n    best", "it stops with"),
+    (3, "for layer in layers}\n", "for layer in layers[:-1]}\n", "it stops in line 10 of your code with"),
     (3, "for seed in seeds]", "for seed in seeds[:1]]", "0 layers with seed 1 were never trained"),
-    (
-        3,
-        "in encoders[best])",
-        "in [fine_tune(best, seed) for seed in seeds])",
-        "fine_tune was called 12 times",
-    ),
+    (3, "in encoders[best])", "in [fine_tune(best, n) for n in seeds])", "fine_tune was called 12 times"),
     (
         3,
         "    best =",
         "    tests = [score(e, test) for some in encoders.values() for e in some]\n    best =",
         "test is scored for several layers",
     ),
+    (3, "return best, mean(score(encoder, test) for encoder in encoders[best])", "", "it returns nothing"),
+    (3, "best, mean(score(encoder, test) for encoder in encoders[best])", "1.0, best", "are swapped"),
+    (3, "    encoders =", "    layers = layers[1:]\n    encoders =", "layers was never trained: 0"),
+    (3, "mean(score(encoder, test)", "sum(score(encoder, test)", "this is the sum over the seeds"),
+    (3, "mean(score(encoder, test)", "3 + mean(score(encoder, test)", "another test score than expected"),
+    (3, "return best,", "return best + 1,", "5 layers are chosen, expected 4"),
+    (3, CHOOSE, FROM_ZERO.strip(), "no layer is chosen if all scores are below 0"),
+    (3, CHOOSE, f"best = layers[0]\n{FROM_ZERO}", "no layer is chosen if all scores are below 0"),
     (4, "x - x.mean(0), y - y.mean(0)", "x, y", "it is not centered"),
     (4, "x - x.mean(0), y - y.mean(0)", "x - x.mean(), y - y.mean()", "the mean of all numbers"),
     (4, "x - x.mean(0), y - y.mean(0)", "x - x.mean(1)[:, None], y - y.mean(1)[:, None]", "the rows are"),
@@ -124,11 +158,23 @@ MISTAKES = [
     (4, " ** 2", "", "the square of ||X'Y|| is missing"),
     (4, "(x.T @ x).norm() *", "(x.T @ x).norm() ** 2 *", "other numbers than expected"),
     (4, "norm()", "norm(2, dim=(0, 1))", "right"),
+    (4, CENTER, f"{CENTER}; x, y = x / x.std(0), y / y.std(0)", "the columns are scaled"),
+    (4, ").item()", ") ** 0.5", "this is the root of CKA"),
+    (4, ").norm()))", ").norm()) ** 2)", "are squared"),
+    (4, " * (y.T @ y).norm())", ") * (y.T @ y).norm()", "only one of ||X'X|| and ||Y'Y|| divides"),
+    (4, ").item()", ")[None]", "the result has the shape (1,), expected a single number"),
+    (4, ".item()", "", "right"),
+    (4, ").item()", ") * x", "the result has the shape (30, 4), expected a single number"),
     (4, ".norm()", ".svd().S[0]", "this is the spectral norm"),
     (4, "x, y = x - x.mean(0), y - y.mean(0)", "x -= x.mean(0); y -= y.mean(0)", "an argument is changed"),
-    (5, "[line for line in lines if line.strip().lower() not in excluded]", "lines", "trained on test text"),
+    (5, KEPT, "lines", "trained on test text: leave out"),
     (5, "excluded = {sentence.strip().lower() for", "excluded = {sentence for", "trained on test text"),
-    (5, "if line.strip().lower() not in excluded", "if line not in held_out", "in other capitals"),
+    (5, "sentence.strip().lower()", "sentence.lower()", "trained on test text: leave out"),
+    (5, "line.strip().lower() not in excluded", "line not in held_out", "other capitals and spaces"),
+    (5, KEPT, "[x for x in lines if x.strip() not in map(str.strip, held_out)]", "other capitals"),
+    (5, KEPT, "[x for x in lines if x.lower() not in map(str.lower, held_out)]", "other spaces"),
+    (5, "    excluded", "    lines.sort()\n    excluded", "an argument is changed: make a new list"),
+    (5, KEPT, f"list(set({KEPT}))", "a line that occurs twice is trained on once"),
     (5, "[line for", "[line.strip().lower() for", "the lines are changed"),
     (5, "            with torch.no_grad():\n    ", "", "a gradient reaches the teacher"),
     (5, "            optimizer.zero_grad()\n", "", "`optimizer.zero_grad` is missing"),
@@ -139,11 +185,19 @@ MISTAKES = [
         5,
         "1 - torch.cosine_similarity(student.embed(texts), target)",
         "(student.embed(texts) - target) ** 2",
-        "squared",
+        "squ",
     ),
-    (5, ".split(batch_size)", "[: len(kept) // 4 * 4].split(batch_size)", "lines miss an epoch"),
+    (5, ORDER, f"{ORDER}[: len(kept) // batch_size]", "the last batch of an epoch is left out"),
+    (5, ORDER, f"[{ORDER}[0]]", "of 11 lines miss an epoch"),
+    (5, "torch.randperm(len(kept))", "torch.randint(len(kept), (len(kept),))", "drawn with replacement"),
+    (5, "torch.randperm(len(kept))", "torch.arange(len(kept))", "right"),
+    (5, "range(epochs)", "range(1)", "each line is trained on once in 2 epochs"),
     (5, "split(batch_size)", "split(len(kept))", "more than batch_size lines"),
     (5, "range(epochs)", "range(epochs + 1)", "is trained on 3 times in 2 epochs"),
+    (5, "student.embed(texts)", "student(texts)", "this model is not called itself: call its embed(texts)"),
+    (5, "student.embed(texts)", "student.embed(texts[0])", "embed takes a list of texts that are in `lines`"),
+    (5, "    excluded", "    teacher.eval(), student.train()\n    excluded", "right"),
+    (5, "            loss.backward()\n", "", "the gradient is 0 at the step"),
     (5, "teacher.embed(texts)", "teacher.embed(lines)[batch]", "the targets are those of other lines"),
     (5, "student.embed(texts)", "teacher.embed(texts)", "never called with a gradient"),
 ]
@@ -180,9 +234,17 @@ def test_the_command_checks_any_folder(tmp_path):
     (tmp_path / "4_cka.py").write_text("def linear_cka(x, y):\n    return 0.5\n")
     done = command("docs/lecture/check.py", "4", "--folder", str(tmp_path))
     assert done.returncode == 1 and "4 linear_cka: other numbers" in done.stdout
-    (tmp_path / "4_cka.py").write_text("def linear_cka(x, y)\n")
-    done = command("docs/lecture/check.py", "4", "--folder", str(tmp_path))
-    assert done.returncode == 1 and "4 4_cka.py cannot be read: SyntaxError" in done.stdout
+    for text, told in (
+        (
+            "def linear_cka(x, y):\n    return 0.5 / 0\n",
+            "4 linear_cka: it stops in line 2 of 4_cka.py with Zero",
+        ),
+        ("def linear_cka(x, y)\n", "4 4_cka.py cannot be read: it stops with SyntaxError: expected ':'"),
+        ("import nothing\n", "4 4_cka.py cannot be read: it stops in line 1 of 4_cka.py with Module"),
+    ):
+        (tmp_path / "4_cka.py").write_text(text)
+        done = command("docs/lecture/check.py", "4", "--folder", str(tmp_path))
+        assert done.returncode == 1 and done.stdout.startswith(told)
 
 
 def test_the_notebook_is_committed_without_outputs():

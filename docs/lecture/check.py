@@ -13,12 +13,14 @@ with the mistakes that are made most often. This file does not need the answers.
 import argparse
 import importlib.util
 import sys
+import traceback
 from collections import Counter
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 HERE = Path(__file__).resolve().parent
 FILES = {1: "1_attention.py", 2: "2_step.py", 3: "3_layer.py", 4: "4_cka.py", 5: "5_small.py"}
@@ -34,11 +36,22 @@ def exercise(number: int, function) -> bool:
     except NotImplementedError:
         hint = f"not written yet: replace the `raise NotImplementedError` of {name} in {FILES[number]}"
     except Exception as error:  # whatever a student's function raises is told in a line
-        hint = f"it stops with {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        hint = f"it stops {describe_error(error, function)}"
         if "does not require grad" in hint:
             hint = "no gradient reaches the weights: `no_grad`, `detach` or `item` stands before `backward`"
     print(f"{number} {name}: {'right' if hint is None else hint}")
     return hint is None
+
+
+def describe_error(error: Exception, function=None, path: Path | None = None) -> str:
+    """Say in which line a function, or the file with this path, has raised an error, and which one."""
+    file = str(path or getattr(getattr(function, "__code__", None), "co_filename", ""))
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    name = Path(file).name if Path(file).is_file() else "your code"  # a cell of a notebook is no file
+    where = f"in line {lines[-1]} of {name} " if lines else ""
+    message = f"{where}with {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    is_about_shapes = any(word in message for word in ("size", "shape", "imension", "broadcast"))
+    return f"{message} (print the shapes before this line)" if is_about_shapes else message
 
 
 def close(value, expected, tolerance: float = 1e-4) -> bool:
@@ -49,10 +62,12 @@ def close(value, expected, tolerance: float = 1e-4) -> bool:
 
 def wrong_kind(value, shape: tuple[int, ...]) -> str | None:
     """Return a hint if a result is missing or has the wrong shape."""
+    expected = shape or "a single number"
     if value is None:
         return "it returns nothing: is there a `return`?"
+    if isinstance(value, tuple | list | dict | str):
+        return f"the result is a {type(value).__name__}, expected {expected}"
     if tuple(torch.as_tensor(value).shape) != shape:
-        expected = shape or "a single number"
         return f"the result has the shape {tuple(torch.as_tensor(value).shape)}, expected {expected}"
     return None
 
@@ -65,12 +80,26 @@ def first_match(value, mistakes: dict[str, Tensor]) -> str | None:
 # --------------------------------------------------------------------------------------- exercise 1
 
 
+class LibraryAttention(TorchFunctionMode):
+    """Inside a with block, note whether attention is computed by torch's function for it."""
+
+    is_used = False
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.is_used |= function is F.scaled_dot_product_attention
+        return function(*args, **(kwargs or {}))
+
+
 def check_attention(function) -> str | None:
     """Try several shapes, first without padding; then padding, then large scores."""
-    for seed, (B, H, T, A) in enumerate([(2, 3, 5, 4), (1, 1, 2, 9), (3, 2, 7, 16)]):
+    for seed, (B, H, T, A, C) in enumerate([(2, 3, 5, 4, 6), (1, 1, 2, 9, 11), (3, 2, 7, 16, 20)]):
         generator = torch.Generator().manual_seed(seed)
-        q, k, v = torch.randn(3, B, H, T, A, generator=generator)
-        hint = check_one_attention(function, q, k, v)
+        q, k = torch.randn(2, B, H, T, A, generator=generator)
+        v = torch.randn(B, H, T, C, generator=generator)  # of another width, so that a wrong root is seen
+        with LibraryAttention() as library:
+            hint = check_one_attention(function, q, k, v)
+        if library.is_used:
+            return "F.scaled_dot_product_attention is called: write its products and the softmax yourself"
         if hint:
             return hint
     large = F.scaled_dot_product_attention(100 * q, k, v)
@@ -80,15 +109,16 @@ def check_attention(function) -> str | None:
 
 def check_one_attention(function, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     B, H, T, A = q.shape
+    C = v.shape[-1]
     everything, mask = torch.ones(B, T, dtype=torch.long), torch.ones(B, T, dtype=torch.long)
     mask[-1, (T + 1) // 2 :] = 0
-    before = torch.stack([q, k, v])
+    before = [x.clone() for x in (q, k, v)]
     value = function(q, k, v, everything)
-    if not torch.equal(torch.stack([q, k, v]), before) or not everything.all():
+    if not all(map(torch.equal, (q, k, v), before)) or not everything.all():
         return "an argument is changed: make a new tensor instead"
-    if value is not None and value.shape == (B, H, T, T) and T != A:
+    if isinstance(value, Tensor) and value.shape == (B, H, T, T):
         return "these are the weights, (B, H, T, T): multiply them by V"
-    if hint := wrong_kind(value, (B, H, T, A)):
+    if hint := wrong_kind(value, (B, H, T, C)):
         return hint
     scores, root = q @ k.mT, A**0.5
 
@@ -101,6 +131,9 @@ def check_one_attention(function, q: Tensor, k: Tensor, v: Tensor) -> str | None
             "the scores are divided by A: divide them by its root": attend(scores / A),
             "the scores are divided by the root of D: take that of A = D / H": attend(
                 scores / (A * H) ** 0.5
+            ),
+            "the scores are divided by the root of the width of V: take the width of Q, the head size A": (
+                attend(scores / C**0.5)
             ),
             "the scores are divided by the root of T: take that of the head size A": attend(scores / T**0.5),
             "the scores are multiplied by the root of A: divide them": attend(scores * root),
@@ -150,13 +183,17 @@ def check_one_attention(function, q: Tensor, k: Tensor, v: Tensor) -> str | None
 
 
 class Table:
-    """An encoder that looks up the vector of each token or text; it has one matrix of weights."""
+    """A model that looks up the vector of each token or text: one matrix of weights, without dropout."""
+
+    method = "hidden_state(ids, mask)"  # what the exercise calls
 
     def __init__(self, size: tuple[int, int], seed: int, texts: tuple[str, ...] = ()):
         generator = torch.Generator().manual_seed(seed)
         self.matrix = torch.randn(size, generator=generator).add_(0.5).requires_grad_()
         self.weights = {"matrix": self.matrix}
         self.row = {text: i for i, text in enumerate(texts)}
+        if texts:
+            self.method = "embed(texts)"
         self.embedded: list[str] = []  # with a gradient
 
     def hidden_state(self, ids: Tensor, mask: Tensor) -> Tensor:
@@ -165,9 +202,23 @@ class Table:
 
     def embed(self, texts: list[str]) -> Tensor:
         """Return the vectors of the texts."""
+        if isinstance(texts, str) or not set(texts) <= self.row.keys():
+            raise ValueError(f"embed takes a list of texts that are in `lines`, not {texts!r}")
         embeddings = self.matrix[[self.row[text] for text in texts]]
         self.embedded += texts if embeddings.requires_grad else []
         return embeddings
+
+    def train(self, mode: bool = True) -> "Table":
+        """Do nothing: without dropout, training and evaluation are the same."""
+        return self
+
+    eval = train
+
+    def __call__(self, *unused, **unused_too):
+        raise TypeError(f"this model is not called itself: call its {self.method}")
+
+    def __getattr__(self, name: str):
+        raise AttributeError(f"this model has no `{name}`: call its {self.method}")
 
 
 class Recorder(torch.optim.SGD):
@@ -265,13 +316,15 @@ def wrong_loss(value, hidden: Tensor, keys: Tensor, mean: Tensor, scores: Tensor
 # --------------------------------------------------------------------------------------- exercise 3
 
 # (layer, seed) -> score on dev, score on test. On dev the mean is best for 4 layers, a single seed for 6; on
-# test 8 layers are best. LOW_SCORES has two layers that are equally good, and no score above 0.
+# test 8 layers are best. LOW_SCORES has two layers that are equally good, and no score above 0; its first
+# layer is neither the best nor the worst.
 SCORES = {
     (0, 0): (40.0, 45.0), (0, 1): (41.0, 46.0), (2, 0): (50.0, 52.0), (2, 1): (52.0, 51.0),
     (4, 0): (60.0, 58.0), (4, 1): (62.0, 56.0), (6, 0): (45.0, 50.0), (6, 1): (65.0, 55.0),
     (8, 0): (55.0, 70.0), (8, 1): (56.0, 71.0),
 }  # fmt: skip
-LOW_SCORES = {(1, 5): (-9.0, -4.0), (3, 5): (-2.0, -5.0), (7, 5): (-2.0, -1.0)}
+LOW_SCORES = {(3, 5): (-6.0, -4.0), (4, 5): (-2.0, -5.0), (7, 5): (-2.0, -1.0), (9, 5): (-9.0, -3.0)}
+BELOW_ZERO = "no layer is chosen if all scores are below 0: begin with the first one, or with minus infinity"
 
 
 def check_best_layer(function) -> str | None:
@@ -297,24 +350,31 @@ def check_one_choice(function, table: dict[tuple[int, int], tuple[float, float]]
     def mean(layer, is_test):
         return sum(table[layer, seed][is_test] for seed in seeds) / len(seeds)
 
-    result = function(list(layers), list(seeds), fine_tune, score, "dev", "test")
+    try:
+        result = function(list(layers), list(seeds), fine_tune, score, "dev", "test")
+    except Exception:
+        if table is LOW_SCORES:  # with SCORES, it has not stopped
+            return BELOW_ZERO
+        raise
     if result is None:
         return "it returns nothing: is there a `return`?"
     if not isinstance(result, tuple | list) or len(result) != 2:
         return "return two numbers: the layer and its test score"
     layer, value = result
+    if value in layers and layer not in layers:
+        return "the two numbers are swapped: return (layer, test score)"
+    if never := set(layers) - {layer for layer, _ in trained}:
+        return f"a number of layers was never trained: {min(never)}"
     if missing := set(table) - set(trained):
-        return "{} layers with seed {} were never trained".format(*min(missing))
+        return "{} layers with seed {} were never trained: use all seeds".format(*min(missing))
     if len(trained) > len(table):
         return f"fine_tune was called {len(trained)} times for {len(table)} encoders: keep them in a dict"
     best, worst, best_on_test = (
         max(layers, key=lambda n: sign * mean(n, is_test)) for sign, is_test in ((1, 0), (-1, 0), (1, 1))
     )
     equal = [n for n in layers if mean(n, 0) == mean(best, 0)]
-    if layer is None:
-        return (
-            "no layer is chosen if all scores are below 0: begin with the first one, or with minus infinity"
-        )
+    if table is LOW_SCORES and layer in (None, 0, -1, layers[0]):
+        return BELOW_ZERO
     if layer != best:
         best_seed = max(table, key=lambda key: table[key][0])
         mistakes = {
@@ -333,6 +393,8 @@ def check_one_choice(function, table: dict[tuple[int, int], tuple[float, float]]
     singles = [table[best, seed][1] for seed in seeds]
     if len(seeds) > 1 and any(close(value, single) for single in singles):
         return "this is the test score of one seed: take the mean over the seeds"
+    if len(seeds) > 1 and close(value, sum(singles)):
+        return "this is the sum over the seeds: take their mean"
     return None if close(value, mean(best, 1)) else "another test score than expected"
 
 
@@ -387,19 +449,19 @@ def cka(x: Tensor, y: Tensor) -> Tensor:
 
 def check_distill(function) -> str | None:
     training = [f"Line {i} of the text." for i in range(11)]
-    leaked = ["a sentence of dev.", "A Sentence of Test.", " A sentence of dev.\n"]
-    held_out = ["A sentence of dev.", "A sentence of test."]
-    texts = tuple(
-        [*training, *held_out, *leaked, *(t.lower() for t in training), *(t.lower() for t in leaked)]
-    )
-    texts += tuple(text.strip().lower() for text in leaked)
-    for epochs, batch_size in ((2, 4), (1, 11), (3, 1)):
+    held_out = ["A sentence of dev.", " A sentence of test. "]
+    leaked = [" A sentence of dev.\n", "a sentence of dev.", "A sentence of test.", "A Sentence of Test."]
+    texts = [*training, *held_out, *leaked]
+    texts += [changed for text in texts for changed in (text.strip(), text.lower(), text.strip().lower())]
+    texts = tuple(dict.fromkeys(texts))
+    for epochs, batch_size, repeated in ((2, 4, []), (1, 11, []), (3, 1, training[2:3])):
         teacher, student = (Table((len(texts), 6), seed, texts) for seed in (4, 5))
         optimizer = Recorder(student)
-        lines = [held_out[0], *training[:5], *leaked, held_out[1], *training[5:]]
+        lines = [held_out[0], *training[:5], *leaked, held_out[1], *training[5:], *repeated]
         targets, given = teacher.matrix.detach().clone(), (list(lines), list(held_out))
         function(teacher, student, optimizer, lines, held_out, epochs, batch_size)
-        seen = Counter(text for batch in optimizer.texts for text in batch)
+        in_order = [text for batch in optimizer.texts for text in batch]
+        seen = Counter(in_order)
         if (lines, held_out) != given:
             return "an argument is changed: make a new list instead"
         if not optimizer.gradients:
@@ -408,18 +470,25 @@ def check_distill(function) -> str | None:
             return "the student is never called with a gradient: student.embed(texts) belongs to the loss"
         if seen.keys() & set(held_out):
             return "the student is trained on test text: leave out its lines, strip().lower() on both sides"
-        if seen.keys() & set(leaked):
-            return "it is trained on test text in other capitals: compare line.strip().lower() on both sides"
+        if leaks := seen.keys() & set(leaked):
+            differences = {"spaces": str.lower, "capitals": str.strip}  # what does not make these equal
+            found = [
+                name
+                for name, change in differences.items()
+                if leaks <= {text for text in leaked if change(text) not in map(change, held_out)}
+            ]
+            difference = found[0] if found else "capitals and spaces"
+            return (
+                f"test text with other {difference} is trained on: compare line.strip().lower() on both sides"
+            )
         if seen.keys() - set(training):
             return (
                 "the lines are changed: lower() is for the comparison, the models get the lines as they are"
             )
-        if missing := [text for text in training if seen[text] < epochs]:
-            return f"{len(missing)} of {len(training)} lines miss an epoch: the last batch may be smaller"
         if max(map(len, optimizer.texts)) > batch_size:
             return "a step has more than batch_size lines"
-        if max(seen.values()) > epochs:
-            return f"a line is trained on {max(seen.values())} times in {epochs} epochs"
+        if hint := wrong_lines(in_order, [*training, *repeated], epochs, batch_size):
+            return hint
         if teacher.matrix.grad is not None or not torch.equal(teacher.matrix.detach(), targets):
             return "a gradient reaches the teacher: call it inside `with torch.no_grad()`"
         # If the teacher embeds all lines before some are left out, a line gets the target of an earlier one.
@@ -434,6 +503,26 @@ def check_distill(function) -> str | None:
                 return hint
             previous.append(gradient)
     return None
+
+
+def wrong_lines(in_order: list[str], lines: list[str], epochs: int, batch_size: int) -> str | None:
+    """Return why some lines are trained on too often or too seldom. in_order: those of all steps."""
+    seen, expected = Counter(in_order), Counter(lines * epochs)
+    if seen == expected:
+        return None
+    if seen == Counter(dict.fromkeys(lines, epochs)):
+        return "a line that occurs twice is trained on once: is there a `set` or a dict of lines?"
+    passes = len(in_order) / len(lines)
+    if seen == Counter(lines * int(passes)):
+        times = "once" if passes == 1 else f"{int(passes)} times"
+        return f"each line is trained on {times} in {epochs} epochs: in each epoch, go through all lines"
+    whole = len(lines) // batch_size * batch_size  # lines of an epoch without its last batch
+    size = len(lines) if len(in_order) % epochs else len(in_order) // epochs  # of an epoch
+    if any(Counter(in_order[i : i + size]) - Counter(lines) for i in range(0, len(in_order), size)):
+        return "lines are drawn with replacement, some twice in an epoch: draw an order, torch.randperm"
+    if size == whole < len(lines):
+        return "the last batch of an epoch is left out: it may have fewer than batch_size lines"
+    return f"{len(expected - seen)} of {len(lines)} lines miss an epoch"
 
 
 def wrong_distillation(gradient, before, rows, target, wrong_target, previous) -> str | None:
@@ -502,7 +591,7 @@ def main(argv: list[str] | None = None) -> int:
         try:
             module = load(path)
         except Exception as error:  # a file with a mistake in its syntax
-            print(f"{number} {path.name} cannot be read: {type(error).__name__}: {error}")
+            print(f"{number} {path.name} cannot be read: it stops {describe_error(error, path=path)}")
             results.append(False)
             continue
         name = CHECKS[number].__name__.removeprefix("check_")

@@ -17,10 +17,10 @@ from one_file import DATA, Encoder, read_pairs, spearman
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """Return softmax(Q K^T / sqrt(A)) V for every head of every sentence, (B, H, T, A).
+    """Return softmax(Q K^T / sqrt(A)) V for every head of every sentence, (B, H, T, the last size of v).
 
-    q, k, v: (B, H, T, A), the queries, keys and values of the tokens. mask: (B, T), 1 for tokens and 0 for
-    padding at the end of a shorter sentence.
+    q, k: (B, H, T, A), the queries and keys of the tokens. v: (B, H, T, any size), their values; the size is
+    A in a BERT. mask: (B, T), 1 for tokens and 0 for padding at the end of a shorter sentence.
     Row i of softmax(...), (T, T), says how much token i takes of each token; its sum is 1. No token takes
     anything of padding: before the softmax, a score of a key that is padding becomes the lowest finite
     number, torch.finfo(q.dtype).min. What the queries of padding get does not matter.

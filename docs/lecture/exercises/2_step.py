@@ -27,6 +27,7 @@ def training_step(encoder, optimizer, ids: Tensor, mask: Tensor, scores: Tensor)
     3. u and v, (P, D) each, are the first and the second sentences.
     4. The loss is the mean over the pairs of (cos(u, v) - score / 5)^2: torch.cosine_similarity(u, v), (P,).
     5. The optimizer makes one step with the gradients of this batch alone.
+    The encoder has no dropout, and so no `train()` or `eval()`.
     Source: Rep et al. 2024; pooling and loss are those of Reimers and Gurevych 2019, arXiv:1908.10084.
     """
     raise NotImplementedError("write this function")

@@ -1,6 +1,6 @@
 """Exercise 3: find the best layer. Write `best_layer`, then run
 
-python docs/lecture/exercises/3_layer.py    # tries 0, 2, 4, 6 and 8 layers of a small ELECTRA, two seeds each
+python docs/lecture/exercises/3_layer.py    # trains 0, 2, 4, 6 and 8 layers of an ELECTRA, two seeds each
 python docs/lecture/check.py 3              # says whether it is right and, if not, what is wrong
 """
 
@@ -14,16 +14,16 @@ from one_file import DATA, Encoder, read_pairs, spearman
 
 
 def best_layer(layers: list[int], seeds: list[int], fine_tune, score, dev, test) -> tuple[int, float]:
-    """Return which number of layers is best, and how good it is: two numbers, (layer, test score).
+    """Return the best number of layers, and its score on test: two numbers, (layer, test score).
 
     layers: the numbers of layers to try, from few to many. seeds: train each of them once with every seed.
     `fine_tune(layer, seed)` returns a trained encoder. It is what takes time: call it once for each layer and
     seed, and keep the encoders. `score(encoder, pairs)` returns the Spearman correlation x 100 of an encoder
     on `dev` or `test`; it may be below 0.
 
-    A number of layers is as good as the mean of its scores over the seeds. Dev chooses it: the fewest layers,
-    if several are equally good. Test is scored for the chosen number alone; the test score is the mean over
-    the seeds.
+    A number of layers is as good as the mean of its dev scores over the seeds. The best one is chosen, the
+    smallest of several that are equally good. Only then is test scored, for the chosen number alone; its test
+    score is the mean over the seeds, too.
     """
     raise NotImplementedError("write this function")
 

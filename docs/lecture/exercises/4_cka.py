@@ -3,7 +3,7 @@
     python docs/lecture/exercises/4_cka.py    # how far two tasks have moved each layer from where it began
     python docs/lecture/check.py 4            # says whether it is right and, if not, what is wrong
 
-Letters: N sentences, D1 and D2 dimensions.
+Letters: N sentences, D1 and D2 dimensions of their embeddings by two models.
 """
 
 import sys
@@ -17,10 +17,10 @@ from one_file import DATA, Encoder, read_pairs
 
 
 def linear_cka(x: Tensor, y: Tensor) -> float:
-    """Return linear CKA, how similar two sets of embeddings of the same N sentences are: 0 to 1.
+    """Return linear CKA, a number from 0 to 1: how similar two models embed the same N sentences.
 
-    x: (N, D1), y: (N, D2); row i of both is sentence i. The arguments stay as they are.
-    Center both: subtract from each column its mean over the sentences. Then
+    x: (N, D1), y: (N, D2), the embeddings; row i of both is sentence i. The arguments stay as they are.
+    Center both: subtract from each column its mean over the sentences, and no more. Then
 
         CKA = ||X'Y||^2 / (||X'X|| ||Y'Y||)
 

@@ -33,8 +33,9 @@ def distill(
     them is left out before the training, also if it differs in capitals or in spaces around it:
     `line.strip().lower()`. The other lines are given to both models as they are.
 
-    In each epoch, every line is in one batch of at most batch_size lines, and each batch is one step. The
-    loss is the mean of 1 - cos(student, teacher). The teacher does not learn: no gradient reaches it.
+    In each epoch, every line is in one batch of at most batch_size lines, and each batch is one step; a line
+    that occurs twice is trained on twice. Draw a new order in each epoch: torch.randperm, which `main` seeds.
+    The loss is the mean of 1 - cos(student, teacher). The teacher does not learn: no gradient reaches it.
     Source: Reimers and Gurevych 2020, arXiv:2004.09813, with the cosine in place of the squared error.
     """
     raise NotImplementedError("write this function")
@@ -48,6 +49,11 @@ class Model:
 
     def embed(self, texts: list[str]) -> torch.Tensor:
         return self.encoder(pack(self.encoder.tokenize(texts)))
+
+    def train(self, mode: bool = True) -> None:
+        """Do nothing: `main` has switched dropout on for the student, and off for the teacher."""
+
+    eval = train
 
 
 @torch.no_grad()
@@ -75,6 +81,7 @@ def main(function, num_random_lines: int = 1500, epochs: int = 2) -> None:
     lines = train[0] + train[1] + held_out + draw_random_lines(teacher.encoder, seed=0)[:num_random_lines]
     optimizer = torch.optim.AdamW(student.encoder.parameters(), lr=5e-4)
     student.encoder.train()
+    torch.manual_seed(0)
     function(teacher, student, optimizer, lines, held_out, epochs)
     describe("the same, distilled", student, test)
 
