@@ -22,7 +22,7 @@ from tmft.export.quantization import (
     warn_if_slow_in_bfloat16,
 )
 from tmft.io.distributed import single_process
-from tmft.serving.embedding_identity import digest_weights, name_precision
+from tmft.serving.embedding_identity import model_record
 from tmft.serving.encode_file import encode_file
 
 DEBERTA = {
@@ -119,7 +119,8 @@ def test_a_model_is_rounded_to_the_same_numbers_each_time_and_a_sentence_is_alon
     models = [tiny_model(), tiny_model()]
     for model in models:
         encoder_to_int8(model)
-    assert digest_weights(models[0]) == digest_weights(models[1]) != digest_weights(tiny_model())
+    digests = [model_record(model)["weights"] for model in (*models, tiny_model())]
+    assert digests[0] == digests[1] != digests[2]
     assert not any(part.training for part in models[0].encoder.modules())
     embeddings = models[0].encode(SENTENCES)
     np.testing.assert_array_equal(models[1].encode(SENTENCES), embeddings)
@@ -128,7 +129,7 @@ def test_a_model_is_rounded_to_the_same_numbers_each_time_and_a_sentence_is_alon
     changed = tiny_model()
     changed.encoder.layers[0].feed_forward.down.weight.data[0, 0] += 1e-3
     encoder_to_int8(changed)
-    assert digest_weights(changed) != digest_weights(models[0])
+    assert model_record(changed)["weights"] != digests[0]
 
 
 @can_int8
@@ -192,14 +193,14 @@ def test_a_file_is_not_resumed_in_another_precision(tmp_path):
     text, out = tmp_path / "x.txt", tmp_path / "x.npy"
     text.write_text("a dog\n" * 9)
     model, alone = tiny_model(), single_process(torch.device("cpu"))
-    assert name_precision(model) == "fp32"
+    assert model_record(model)["precision"] == "fp32"
     with (
         patch("tmft.serving.encode_file.write_npy", side_effect=KeyboardInterrupt),
         pytest.raises(KeyboardInterrupt),
     ):
         encode_file(model, text, out, alone)
     model.encoder.bfloat16()
-    assert name_precision(model) == "bf16"
+    assert model_record(model)["precision"] == "bf16"
     with pytest.raises(InputError, match=r"embeddings of another model \(weights, precision\)"):
         encode_file(model, text, out, alone)
 

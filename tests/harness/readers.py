@@ -1,6 +1,7 @@
 """The readers that fuzz.py tests: one for each kind of file that users may download, with valid files."""
 
 import gzip
+import hashlib
 import json
 import logging
 import lzma
@@ -36,8 +37,8 @@ from tmft.pretraining.corpus import read_nonempty_lines
 from tmft.reports.run_tables import pretraining_table
 from tmft.runs.sweeps import group_into_sweeps, layer_table, read_results
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.serving.embedding_identity import LineDigest, model_record
-from tmft.serving.encode_file import PartFile, encode_file
+from tmft.serving.embedding_identity import line_bytes, model_record
+from tmft.serving.encode_file import MODEL_FILE, encode_file, write_block
 from tmft.tasks import Task
 from tmft.training.checkpointing import TrainingCheckpoint
 from tmft.training_free.postprocessing import fit_postprocessing
@@ -223,13 +224,11 @@ def resume_encoding(folder: Path) -> None:
 def interrupt_encoding(folder: Path) -> None:
     """Write the files of encode_file as they are after its first block."""
     (folder / "a.txt").write_text("A man plays.\n" * 1500)
-    encoder = model("")
-    text = LineDigest()
-    for _ in range(1024):
-        text.update("A man plays.")
-    (folder / "a.npy.parts").mkdir(mode=0o700)
-    part = PartFile(folder / "a.npy.parts/part-0-of-1", model_record(encoder), encoder.dimensions)
-    part.append(np.zeros((1024, encoder.dimensions)), text.digest)
+    encoder, parts = model(""), folder / "a.npy.parts"
+    parts.mkdir(mode=0o700)
+    (parts / MODEL_FILE).write_text(json.dumps(model_record(encoder)))
+    digest = hashlib.sha256(1024 * line_bytes("A man plays.")).hexdigest()
+    write_block(parts / f"00000000-{digest}.npy", np.zeros((1024, encoder.dimensions)), rank=0)
 
 
 def load_checkpoint(folder: Path) -> TrainingCheckpoint:
@@ -291,7 +290,7 @@ READERS = {
         ),
     ),
     "static": Reader(partial(save_model, kind="static"), load_and_encode),
-    "encode_file": Reader(interrupt_encoding, resume_encoding, ("part-0-of-1",)),
+    "encode_file": Reader(interrupt_encoding, resume_encoding, ("model.json", ".npy")),
     "state.pt": Reader(
         lambda folder: load_checkpoint(folder).save(step=1), lambda folder: load_checkpoint(folder).restore()
     ),

@@ -129,7 +129,7 @@ def test_vectors_of_an_unknown_precision_are_refused(text, tmp_path):
     encode_file(model, text, vectors, ALONE, embedding_precision="binary")
     metadata = json.loads(metadata_path(vectors).read_text())
     for precision, message in (
-        ("int2", "'int2' is missing"),
+        ("int2", "their precision is 'int2'"),
         ("int8", "expected \\(N, 24\\) int8"),
     ):
         metadata_path(vectors).write_text(json.dumps(metadata | {"embedding_precision": precision}))

@@ -25,7 +25,7 @@ from tmft.cli.parser import CommandLineParser
 from tmft.io.atomic import check_writable
 from tmft.io.distributed import init_distributed
 from tmft.io.formatting import format_duration
-from tmft.serving.encode_file import STORED_TYPES, encode_file, metadata_path
+from tmft.serving.encode_file import EMBEDDING_PRECISIONS, encode_file, metadata_path
 from tmft.speed.matmul import prepacked_weights
 
 
@@ -61,8 +61,8 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     p.add_argument("--keep-columns", metavar="NAME,...", type=lambda names: names.split(","), default=[],
                    help="columns of a table to write into the .parquet file, such as a key that rows are "
                    "joined by; default: none")
-    p.add_argument("--embedding-precision", choices=STORED_TYPES, default="float32", help="int8 takes a "
-                   "quarter of the space, binary (a bit for each dimension) a 32nd; lengths are lost")
+    p.add_argument("--embedding-precision", choices=EMBEDDING_PRECISIONS, default="float32", help="int8 "
+                   "takes a quarter of the space, binary (a bit for each dimension) a 32nd; lengths are lost")
     add_embedding_options(p)
     return p.parse_args(argv)
 # fmt: on

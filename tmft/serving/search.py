@@ -22,15 +22,15 @@ from tmft.io.arguments import check_arguments
 from tmft.io.files import is_file, read_json, reading
 from tmft.io.tables import read_texts
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
-from tmft.serving.embedding_identity import LineDigest, model_record, names_that_differ
+from tmft.serving.embedding_identity import line_bytes, model_record, names_that_differ
 from tmft.serving.encode_file import (
-    STORED_TYPES,
+    EMBEDDING_PRECISIONS,
     batched,
     check_embedding_precision,
     from_precision,
     is_parquet,
     metadata_path,
-    stored_width,
+    to_precision,
 )
 from tmft.tokenizer import check_sentences
 
@@ -115,7 +115,7 @@ def search(
                 "corpus_embeddings",
             )
         check_finite_embeddings(corpus_embeddings, corpus)
-        read_embeddings = lambda start, end: corpus_embeddings[start:end]  # noqa: E731
+        read_embeddings = lambda start, texts: corpus_embeddings[start : start + len(texts)]  # noqa: E731
     prompts = retrieval_prompts(model, query_prompt, document_prompt)
     return search_blocks(model, queries, corpus, top_k, prompts, read_embeddings, show_progress_bar)
 
@@ -143,12 +143,11 @@ def nearest_lines(
     """
     prompts = retrieval_prompts(model, query_prompt, document_prompt)
     saved = SavedVectors(vectors, model, prompts[1]) if vectors else None
-    read_embeddings = (lambda start, end: saved.read(end - start)) if saved else None
-    text = LineDigest()
-    lines = text(read_texts(path, column))
+    read_embeddings = saved.read if saved else None
+    lines = read_texts(path, column)
     [hits] = search_blocks(model, [query], lines, count, prompts, read_embeddings, show_progress_bar=True)
     if saved:
-        saved.check(path, text)
+        saved.check(path)
     if not hits:
         raise InputError(f"{path} has no text: give a file with a sentence per line")
     return [(hit.score, hit.text) for hit in hits]
@@ -160,13 +159,13 @@ def search_blocks(
     corpus: Iterable[str],
     top_k: int,
     prompts: tuple[str, str],
-    read_embeddings: Callable[[int, int], np.ndarray | Tensor] | None,
+    read_embeddings: Callable[[int, list[str]], np.ndarray | Tensor] | None,
     show_progress_bar: bool,
 ) -> list[list[SearchHit]]:
     """Return what `search` returns, reading a corpus of any length once and keeping one block of it.
 
-    prompts: that of the queries and that of the corpus. read_embeddings(start, end): the embeddings of these
-    texts of the corpus, (end - start, D), called for all texts in order; None embeds them.
+    prompts: that of the queries and that of the corpus. read_embeddings(start, texts): the embeddings of N
+    texts of the corpus from index `start` on, (N, D), called for all of them in order; None embeds them.
     The other parameters are those of `search`.
     """
     u = model.encode(queries, prompt=prompts[0])  # (Q, D)
@@ -174,7 +173,7 @@ def search_blocks(
     start, what = 0, "search" if read_embeddings else "encode"
     with progress_bar(None, "lines", show_progress_bar, desc=what) as bar:
         for block in batched(corpus):
-            stored = read_embeddings(start, start + len(block)) if read_embeddings else None
+            stored = read_embeddings(start, block) if read_embeddings else None
             found = [{hit.text for hit in hits} for hits in best]
             # distinct texts that are new to a query -> their indices in the block
             indices: dict[str, int] = {}
@@ -199,10 +198,10 @@ class SavedVectors:
     """The embeddings that encode_file has written, read from the beginning to the end.
 
     path: the .npy file, which is memory-mapped. Rounded embeddings are compared with a query that is not.
+    Raises InputError unless they are embeddings by this model, with this prompt.
     """
 
     def __init__(self, path: Path, model: SentenceEncoder, prompt: str):
-        self.path, self.num_read, self.hash = path, 0, hashlib.sha256()
         if is_parquet(path):
             raise InputError(f"vectors {path}: a search reads .npy: encode to such a file", "vectors")
         if not is_file(metadata_path(path)):
@@ -223,27 +222,30 @@ class SavedVectors:
                 raise FileNotFoundError("there is no such file")
             self.embeddings = np.load(path, mmap_mode="r", allow_pickle=False)
             self.precision = self.metadata.get("embedding_precision", "float32")
-            width, expected = stored_width(model.dimensions, self.precision), STORED_TYPES[self.precision]
+            if self.precision not in EMBEDDING_PRECISIONS:
+                raise ValueError(f"their precision is {self.precision!r}")
+            row = to_precision(np.zeros((1, model.dimensions), np.float32), self.precision)
             shape, dtype = self.embeddings.shape, self.embeddings.dtype
-            if len(shape) != 2 or shape[1] != width or dtype != expected:
-                raise ValueError(f"they are {shape} {dtype}, expected (N, {width}) {expected}")
+            if len(shape) != 2 or shape[1:] != row.shape[1:] or dtype != row.dtype:
+                raise ValueError(f"they are {shape} {dtype}, expected (N, {row.shape[1]}) {row.dtype}")
         check_embedding_precision(model, self.precision)
+        self.path, self.text, self.hash = path, hashlib.sha256(), hashlib.sha256()
 
-    def read(self, count: int) -> np.ndarray:
-        """Return the next embeddings, (count, D). Raises InputError if there are not so many."""
-        block = np.array(self.embeddings[self.num_read : self.num_read + count])
-        if len(block) < count:
+    def read(self, start: int, lines: list[str]) -> np.ndarray:
+        """Return the embeddings of lines from index `start` on, (N, D). Raises InputError if some lack."""
+        block = np.array(self.embeddings[start : start + len(lines)])
+        if len(block) < len(lines):
             raise self.text_error("the text has more lines than there are embeddings")
-        self.num_read += count
+        self.text.update(b"".join(map(line_bytes, lines)))
         self.hash.update(block.data)
         if not np.isfinite(block).all():
             problem = f"vectors {self.path}: they have values that are not finite"
             raise InputError(f"{problem}: encode again", "vectors")
         return from_precision(block, self.precision)
 
-    def check(self, path: Path, text: LineDigest) -> None:
-        """Raise InputError unless the embeddings that were read are unchanged and those of this text."""
-        if text.num_lines != len(self.embeddings) or text.hexdigest != self.metadata.get("text"):
+    def check(self, path: Path) -> None:
+        """Raise InputError unless the embeddings that were read are unchanged and those of the text, path."""
+        if self.text.hexdigest() != self.metadata.get("text"):
             raise self.text_error(f"they belong to another text than {path}, or to an earlier version of it")
         if self.hash.hexdigest() != self.metadata.get("vectors"):
             raise InputError(f"vectors {self.path}: the file was changed or damaged: encode again", "vectors")
