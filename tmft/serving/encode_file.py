@@ -100,7 +100,7 @@ def encode_file(
                         num_resumed += len(lines)
                     else:
                         texts = [line if line.strip() else EMPTY_LINE for line in lines]
-                        write_block(block, model.encode(texts), processes.rank)
+                        write_block(block, np.asarray(model.encode(texts)), processes.rank)
                 blocks.append(block)
                 count += len(lines)
                 bar.update(len(lines))
