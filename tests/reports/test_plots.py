@@ -14,9 +14,11 @@ import pytest
 from tmft import InputError
 from tmft.reports import plots
 from tmft.reports.comparisons import LayerComparison
-from tmft.reports.drawing import COLORS, GRAY, line_style, log_ticks, save_figure
+from tmft.reports.drawing import COLORS, GRAY, figure, line_style, name_ticks
 from tmft.reports.plots import pareto_front, short_names
+from tmft.reports.tables_page import draw_curves
 from tmft.runs.sweeps import Sweep, group_into_sweeps
+from tmft.training_free.training_free_tables import Row, ScoreTable, TableScores
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed (requirements-dev.txt)")
 
@@ -45,7 +47,6 @@ RUNS = [
     for seed in range(3)
 ]
 BOTH = sweeps(*RUNS)
-TWO_TASKS = sweeps(result(1, 0, 0.5), result(1, 0, 0.5, "electra-sickr", "sickr"))
 PAIRS = [
     {
         "a": "x/one",
@@ -55,11 +56,6 @@ PAIRS = [
         "matrix": [[1.0, 0.5], [0.2, 0.9], [0, 0]],
     }
 ]
-LINES = {
-    "mean": [("word", 0.5, 0.1), ("0", 0.6, 0.2), ("1", 0.7, math.nan), ("1+1", 0.75, 0.1)],
-    "prompt": [("0", 0.4, 0.1), ("1+1", 0.5, 0.1)],
-    "random": [("static", 0.503, 0.1)],
-}
 
 
 def named(draw, *args, **keywords):
@@ -67,11 +63,6 @@ def named(draw, *args, **keywords):
     bound = partial(draw, *args, **keywords)
     bound.__name__ = draw.__name__
     return bound
-
-
-def with_axes(draw):
-    """Bind the labels of the axes of a drawing function."""
-    return named(draw, xlabel="x label", ylabel="y label")
 
 
 COMPARED = [
@@ -90,12 +81,9 @@ PRETRAINED = [
     }
 ]
 COSINES = [{"sweep": "x", "epochs": [{"gradient_cosines": {"a, b": [0.1, -0.2]}}]}]
-SCORE_BY_SIZE = named(plots.draw_score_by_quantity, quantity="size")
-SCORE_BY_SPEED = named(plots.draw_score_by_quantity, quantity="speed")
 DRAWN = [
     (plots.draw_score_by_layer, BOTH),
-    (SCORE_BY_SIZE, BOTH),
-    (SCORE_BY_SPEED, BOTH),
+    (plots.draw_score_by_size, BOTH),
     (named(plots.draw_epoch_curves, quantity="loss"), BOTH[0]),
     (named(plots.draw_intervals, "title"), COMPARED),
     (plots.draw_mlm_loss, PRETRAINED),
@@ -103,7 +91,6 @@ DRAWN = [
     (plots.draw_gradient_cosines, COSINES),
     (plots.draw_cka_by_layer, PAIRS),
     (plots.draw_cka_heat_map, PAIRS),
-    (with_axes(plots.draw_score_curves), LINES),
 ]
 
 
@@ -158,11 +145,11 @@ def test_a_star_marks_the_layer_that_dev_chose_and_a_lone_layer_has_an_error_bar
     lonely = sweeps(*(result(layer, seed, 0.5 + 0.1 * seed) for layer in (1, 4) for seed in range(2)))
     axes = drawing(plots.draw_score_by_layer, lonely, tmp_path, monkeypatch)
     bars = [bar for bar in axes.containers if bar.has_yerr]
-    assert [bar.lines[0].get_xdata().tolist() for bar in bars] == [[1], [4]]
+    assert [bar.lines[2][0].get_segments()[i][0][0] for bar in bars for i in range(2)] == [1, 4]
 
 
 def test_the_grid_is_under_the_lines_and_a_logarithmic_axis_says_so_and_has_ticks(tmp_path, monkeypatch):
-    axes = drawing(SCORE_BY_SIZE, BOTH[:1], tmp_path, monkeypatch)
+    axes = drawing(plots.draw_score_by_size, BOTH[:1], tmp_path, monkeypatch)
     assert axes.get_axisbelow() is True and "logarithmic" in axes.get_xlabel()
     assert len(axes.get_xticks()) >= 2 and axes.get_xscale() == "log"
 
@@ -212,22 +199,10 @@ def test_the_pareto_front_has_the_models_that_no_smaller_model_matches(tmp_path,
         (1, 1, "worse"),
     ]
     assert [name for *_, name in pareto_front(points)] == ["a", "b", "c"]
-    axes = drawing(SCORE_BY_SIZE, BOTH[:1], tmp_path, monkeypatch)
+    axes = drawing(plots.draw_score_by_size, BOTH[:1], tmp_path, monkeypatch)
     points, front = axes.get_lines()
     assert list(points.get_xdata()) == [20, 30, 40, 50, 60]  # millions
     assert list(front.get_xdata()) == [20, 30, 40, 50] and "Millions" in axes.get_xlabel()
-
-
-def test_on_the_axis_of_speed_a_larger_value_is_better(tmp_path, monkeypatch):
-    points = [(9, 1, "a"), (8, 3, "b"), (7, 2, "not better"), (1, 4, "c")]
-    assert [name for *_, name in pareto_front(points, is_cost=False)] == ["a", "b", "c"]
-    axes = drawing(SCORE_BY_SPEED, BOTH[:1], tmp_path, monkeypatch)
-    points, front = axes.get_lines()
-    assert list(points.get_xdata()) == [90, 89, 88, 87, 86] and list(front.get_xdata()) == [90, 89, 88, 87]
-    for runs in BOTH[0].layers.values():
-        assert all(
-            epoch["pairs_per_second"] == 90 - runs[0]["settings"]["layer"] for epoch in runs[0]["epochs"]
-        )
 
 
 def test_published_scores_are_drawn_on_test_only(tmp_path, monkeypatch):
@@ -274,15 +249,6 @@ def test_models_that_are_compared_have_a_line_each(tmp_path, monkeypatch):
     assert labels == [f"{'a' * 30}\n– {name * 30}" for name in "bc"]
 
 
-def test_a_logarithmic_axis_of_few_values_has_several_ticks():
-    from matplotlib.figure import Figure
-
-    axes = Figure().subplots()
-    axes.plot([1.07, 1.46, 2.65], [1, 2, 3])
-    log_ticks(axes, [1.07, 1.46, 2.65])
-    assert sum(1.07 <= tick <= 2.65 for tick in axes.get_xticks()) > 2
-
-
 def test_curves_of_unequal_depth_are_drawn_over_relative_depth(tmp_path, monkeypatch):
     curve = {"layers_of_a": [0, 1, 2, 3, 4], "by_layer": [1.0, 0.9, 0.8, 0.7, -0.1]}
     other = {"a": "x/three", "b": "y/two"} | curve
@@ -293,44 +259,37 @@ def test_curves_of_unequal_depth_are_drawn_over_relative_depth(tmp_path, monkeyp
     assert list(alone.get_lines()[0].get_xdata()) == [0, 1, 2] and alone.get_ylim()[0] == 0
 
 
-def test_positions_are_in_the_order_in_which_they_first_occur(tmp_path, monkeypatch):
-    axes = drawing(with_axes(plots.draw_score_curves), LINES, tmp_path, monkeypatch)
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["word", "0", "1", "1+1"]
-    mean, prompt, *_ = [line for line in axes.get_lines() if not line.get_label().startswith("_")]
-    assert list(mean.get_ydata()) == pytest.approx([50, 60, 70, 75])
-    assert list(prompt.get_ydata()) == pytest.approx([math.nan, 40, math.nan, 50], nan_ok=True)
+@pytest.fixture
+def tables():
+    """Scores of two tasks at named layers; RE has none, and is a line at the height of its score."""
+    given = {("mean", "word"): (0.4, 0.6), ("mean", "0"): (0.6, 0.8), ("mean", "1+4"): (0.75, 0.75)}
+    given |= {("prompt", "0"): (0.4, 0.4), ("prompt", "1+4"): (0.5, 0.5), ("RE", ""): (0.503, 0.503)}
+    scores = {Row(*row): {"a": first, "b": second} for row, (first, second) in given.items()}
+    return TableScores(scores), ScoreTable("mine", {"both": ["a", "b"]}, list(scores), "curves")
+
+
+def test_layers_of_a_table_are_in_the_order_in_which_they_first_occur(tables, tmp_path, monkeypatch):
+    draw = named(draw_curves, *tables, "both")
+    axes = drawing(draw, ["a", "b"], tmp_path, monkeypatch)
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["word", "0", "1+4"]
+    mean, prompt, *_, baseline = [line for line in axes.get_lines() if not line.get_label().startswith("_")]
+    assert list(mean.get_ydata()) == pytest.approx([50, 70, 75])
+    assert list(prompt.get_ydata()) == pytest.approx([math.nan, 40, 50], nan_ok=True)
     band = axes.collections[0].get_paths()[0].vertices
-    assert {round(y, 6) for x, y in band if x == 1} == {40, 80}  # 60 ± 20
-    assert max(x for x, _ in band) == 1  # no deviation at the third place: a gap in the band alone
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("x label", "y label")
-
-
-def test_a_single_point_is_a_dashed_horizontal_line_with_its_value(tmp_path, monkeypatch):
-    lines = LINES | {"random, idf": [("static", 0.664, 0.1)]}
-    axes = drawing(with_axes(plots.draw_score_curves), lines, tmp_path, monkeypatch)
-    *_, one, other = axes.get_lines()
-    assert list(one.get_ydata()) == pytest.approx([50.3, 50.3]) and list(one.get_xdata()) == [0, 1]
-    assert [line.get_label() for line in (one, other)] == ["random: 50.30", "random, idf: 66.40"]
-    assert one.is_dashed() and other.is_dashed()
-    assert one._dash_pattern != other._dash_pattern  # distinguishable without color
+    low, high = 70 - math.sqrt(200), 70 + math.sqrt(200)  # of layer 0
+    assert sorted({y for x, y in band if x == 1}) == pytest.approx([low, high])
+    assert list(baseline.get_ydata()) == pytest.approx([50.3, 50.3]) and baseline.is_dashed()
+    assert baseline.get_label() == "RE: 50.30" and "both" in axes.get_ylabel()
 
 
 @pytest.mark.parametrize(("layers", "rotated"), [(6, 0), (12, 0), (24, 90)])
-def test_tick_labels_are_rotated_if_they_would_overlap(layers, rotated, tmp_path, monkeypatch):
-    places = ["word", *map(str, range(layers + 1)), f"1+{layers}"]
-    lines = {"mean": [(place, 0.5, 0.1) for place in places]}
-    axes = drawing(with_axes(plots.draw_score_curves), lines, tmp_path, monkeypatch)
+def test_tick_labels_are_rotated_if_they_would_overlap(layers, rotated, tmp_path):
+    with figure(tmp_path / "x.svg", "title", "note") as axes:
+        axes.plot(range(layers + 3))
+        name_ticks(axes, ["word", *map(str, range(layers + 1)), f"1+{layers}"])
     assert {tick.get_rotation() for tick in axes.get_xticklabels()} == {rotated}
-    axes.figure.draw_without_rendering()
     boxes = [tick.get_window_extent() for tick in axes.get_xticklabels()]
     assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
-
-
-def test_a_figure_of_undefined_scores_is_a_one_line_error(tmp_path):
-    for what in ({"mean": [("0", math.nan, 0.1)]}, {}):
-        with pytest.raises(InputError, match="^no score is defined .*: there is nothing to draw$"):
-            plots.draw_score_curves(what, tmp_path / "x.svg", "x", "y")
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_figure_without_matplotlib_is_a_one_line_error(tmp_path, monkeypatch):
@@ -354,14 +313,15 @@ def test_short_names_are_distinct():
     ("what", "path", "message"),
     [
         (BOTH, "x.gif", "unknown figure format (x.gif): end the name in .png, .pdf, .svg"),
-        (BOTH, "none", "unknown figure format (none)"),
-        ([], "x.png", "results of none: a figure takes the runs of one task"),
-        (TWO_TASKS, "x.png", "results of sickr, stsb: a figure takes the runs of one task"),
-        (sweeps(result(1, 0, None)), "x.png", "no run has a score (result.json): there is nothing to draw"),
+        (
+            sweeps(result(1, 0, None)),
+            "x.png",
+            "no score is defined (NaN, or none given): there is nothing to",
+        ),
         (BOTH, "/proc/none/x.png", "cannot write /proc/none/x.png"),
     ],
 )
-@pytest.mark.parametrize("draw", [plots.draw_score_by_layer, SCORE_BY_SIZE])
+@pytest.mark.parametrize("draw", [plots.draw_score_by_layer, plots.draw_score_by_size])
 def test_what_cannot_be_drawn_is_a_one_line_error(draw, what, path, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=re.escape(message)):
@@ -377,10 +337,10 @@ def test_a_figure_that_does_not_fit_on_the_disk_is_one_line(kind, tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-        with pytest.raises(
-            InputError, match=rf"cannot write .*figure\{kind} .*: check space and permissions"
-        ):
-            save_figure(lambda axes: axes.plot([1, 2], [3, 4]), tmp_path / f"figure{kind}")
+        message = rf"cannot write .*figure\{kind} .*: check space and permissions"
+        with pytest.raises(InputError, match=message):
+            with figure(tmp_path / f"figure{kind}", "title", "note") as axes:
+                axes.plot([1, 2], [3, 4])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -108,10 +107,10 @@ def test_every_table_has_the_scores_of_the_runs(runs):
     assert [[line[0], *line[2:4]] for line in lines] == cells
     means = {layer: array[:, 0].mean() for layer, array in arrays.items() if not np.isnan(array[:, 0]).any()}
     _, best, *last = best_layers_table([sweep])
-    assert [line[1] for line in last] == ["3 of 3"] * (3 in runs and sweep.best_layer != 3)
+    assert [line[1:3] for line in last] == [["3", "3"]] * (3 in runs and sweep.best_layer != 3)
     if means:
         assert means[sweep.best_layer] == pytest.approx(max(means.values()), abs=1e-12)
-    assert best[1] == f"{sweep.best_layer} of 3" and best[3] == cell(arrays[sweep.best_layer][:, 0])
+    assert best[1:3] == [str(sweep.best_layer), "3"] and best[4] == cell(arrays[sweep.best_layer][:, 0])
     (content,) = raw_results([sweep])
     for layer in content["layers"]:
         for i, split in enumerate(("dev", "test")):
@@ -143,11 +142,11 @@ def test_the_table_by_layer_has_mean_std_and_the_difference_to_published_scores(
     heading, *lines = score_by_layer_table(sweep)
     assert (
         ", ".join(heading) == "layer, seeds, dev Spearman, test Spearman, published (arXiv), "
-        "difference (arXiv), published (EMNLP), difference (EMNLP), parameters"
+        "difference (arXiv), published (EMNLP), difference (EMNLP), million parameters, examples per second"
     )
-    assert lines[0] == ["0", "2", "51.00 ± 1.41", "61.00 ± 1.41", "60.59", "+0.41", "–", "–", "1.00 M"]
-    assert lines[1] == ["1", "1 of 2", "80.00", "70.00", "72.14", "-2.14", "–", "–", "2.00 M"]
-    assert lines[2] == ["3", "2", "nan", "nan", "75.29", "+nan", "75.29", "+nan", "4.00 M"]
+    assert lines[0] == ["0", "2", "51.00 ± 1.41", "61.00 ± 1.41", "60.59", "+0.41", "–", "–", "1.00", "–"]
+    assert lines[1] == ["1", "1", "80.00", "70.00", "72.14", "-2.14", "–", "–", "2.00", "–"]
+    assert lines[2] == ["3", "2", "nan", "nan", "75.29", "nan", "75.29", "nan", "4.00", "–"]
     (content,) = raw_results([sweep])
     assert [layer["published"] for layer in content["layers"]] == [
         {"arXiv": pytest.approx(0.6059)},
@@ -164,10 +163,10 @@ def test_the_best_layer_and_the_last_one_have_both_metrics_on_both_splits_as_in_
         path.write_text(json.dumps(content))
     heading, *lines = best_layers_table(group_into_sweeps(read_results(tmp_path)))
     scores = "dev Spearman, dev Pearson, test Spearman, test Pearson"
-    assert ", ".join(heading) == f"run, layer, parameters, {scores}, seeds"
+    assert ", ".join(heading) == f"run, layer, of, million parameters, {scores}, seeds"
     assert lines == [
-        ["electra-stsb", "2 of 3", "3.00 M", "80.00", "81.00", "70.00", "72.00", "1"],
-        ["electra-stsb", "3 of 3", "4.00 M", "75.00", "76.00", "72.00", "74.00", "1"],
+        ["electra-stsb", "2", "3", "3.00", "80.00", "81.00", "70.00", "72.00", "1"],
+        ["electra-stsb", "3", "3", "4.00", "75.00", "76.00", "72.00", "74.00", "1"],
     ]
 
 
@@ -176,7 +175,7 @@ def test_a_chain_is_compared_with_the_published_scores_of_that_chain(tmp_path):
     write_run(tmp_path, 1, 0, 0.8, 0.7, provenance=[earlier], ckpt="/some/folder")
     (sweep,) = group_into_sweeps(read_results(tmp_path))
     published = ["72.65", "-2.65", "–", "–"]
-    assert score_by_layer_table(sweep)[1] == ["1", "1", "80.00", "70.00", *published, "2.00 M"]
+    assert score_by_layer_table(sweep)[1] == ["1", "1", "80.00", "70.00", *published, "2.00", "–"]
 
 
 def test_a_sweep_from_scratch_is_named_after_its_architecture(tmp_path):
@@ -219,8 +218,8 @@ def test_a_copy_of_a_run_folder_is_not_one_more_seed(runs, capsys):
     shutil.copytree(runs / "electra-stsb-layer0-seed1", runs / "electra-stsb-layer0-seed1-copy")
     (sweep,) = group_into_sweeps(read_results(runs))
     assert score_by_layer_table(sweep)[1:3] == [
-        ["0", "2", "51.00 ± 1.41", "61.00 ± 1.41", "60.59", "+0.41", "–", "–", "1.00 M"],
-        ["1", "1 of 2", "80.00", "70.00", "72.14", "-2.14", "–", "–", "2.00 M"],
+        ["0", "2", "51.00 ± 1.41", "61.00 ± 1.41", "60.59", "+0.41", "–", "–", "1.00", "–"],
+        ["1", "1", "80.00", "70.00", "72.14", "-2.14", "–", "–", "2.00", "–"],
     ]
     assert sweep.layers[1][0]["folder"].name == "electra-stsb-layer1-seed0"  # the original counts
     copies = ["copy-of-electra-stsb-layer1-seed0", "electra-stsb-layer0-seed1-copy"]
@@ -333,7 +332,7 @@ def test_a_run_with_a_metric_of_its_user_has_tables_of_its_own(runs, capsys):
     path.write_text(path.read_text().replace('"pearson"', '"kendall"'))
     report.main([str(runs)])
     printed = capsys.readouterr().out
-    assert "stsb, spearman: each run at" in printed and "stsb, kendall: each run at" in printed
+    assert "stsb, spearman: each run at" in printed and "stsb, kendall: each run" in printed
     assert "test Kendall" in printed
 
 
@@ -348,7 +347,7 @@ def test_a_page_has_its_blocks_in_order_and_names_its_files(tmp_path):
     page = Page(tmp_path / "new", "A title")
     page.add_text("Some <words>.")
     page.add_table("scores", [["layer", "score"], ["0", "50.00"]])
-    page.add_table("numbers", [["a"], ["0"]], is_printed=False, is_folded=True)
+    page.add_table("numbers", [["a"], ["0"]], is_folded=True)
     page.add_figure("the curve", {"curve": draw, "none": fail})
     page.write("study", {"score": math.nan})
     files = {path.name: path.read_text() for path in page.files}
@@ -359,7 +358,7 @@ def test_a_page_has_its_blocks_in_order_and_names_its_files(tmp_path):
         f"# A title\n\nSome \\<words\\>.\n\n## scores\n\n{table}\n![the curve](curve.svg)\n"
     )
     assert json.loads(files["study.json"]) == {"score": None}
-    assert page.tables == page.printed == {"scores": [["layer", "score"], ["0", "50.00"]]}
+    assert page.tables == {"scores": [["layer", "score"], ["0", "50.00"]]}
     assert page.skipped_figures == ["no figure of the curve: nothing to draw"]
     assert {path.name for path in (tmp_path / "new").rglob("*.*")} == set(files)
 
@@ -371,12 +370,6 @@ def test_a_folder_without_finished_runs_is_an_error(tmp_path):
     )  # not a fine-tuning run
     with pytest.raises(InputError, match="no finished run below .*: name a folder with run folders"):
         report.main([str(tmp_path)])
-
-
-@pytest.mark.slow
-def test_a_closed_pipe_ends_the_command_quietly(runs):
-    line = f"cd {ROOT} && {sys.executable} -m tmft report {runs} | head -c 1"
-    assert subprocess.run(line, shell=True, capture_output=True, text=True).stderr == ""
 
 
 def test_every_file_that_is_written_is_named(runs, capsys):
@@ -418,9 +411,9 @@ def test_pre_training_runs_have_a_table_of_their_own(tmp_path):
     write_pretraining(tmp_path, "rtd")
     report.main([str(tmp_path)])
     page = (tmp_path / "report/report.md").read_text()
-    begin = "2.50 M | 1.0 M | 9.000 to 5.000 | 20.00"
-    assert f"| small-mlm, seed 0 | {begin} | – | – | 2,000 | 0.14 |" in page
-    assert f"| small-rtd, seed 0 | {begin} | 90.00 | 88.00 | 2,000 | 0.14 |" in page
+    begin = "2.50 | 1.0 | 9.000 | 5.000 | 20.00"
+    assert f"| small-mlm, seed 0 | {begin} | – | – | 2000 | 0.14 |" in page
+    assert f"| small-rtd, seed 0 | {begin} | 90.00 | 88.00 | 2000 | 0.14 |" in page
     assert "2 pre-training runs." in page
 
 

@@ -46,7 +46,7 @@ def test_the_interval_of_one_seed_is_that_of_scipy(tmp_path, gold):
     [comparison] = compare_sweeps([other, one])
     assert (comparison.first, comparison.second) == ("a at layer 2 of 4", "b at layer 2 of 4")
     mean, low, high = comparison.difference, comparison.low, comparison.high
-    (p, labels, _), (q, _, _) = read_sweep_predictions(one)[0], read_sweep_predictions(other)[0]
+    (p, labels, _), (q, _, _) = read_sweep_predictions(one, 2)[0], read_sweep_predictions(other, 2)[0]
     assert mean == pytest.approx(spearman(p, labels) - spearman(q, labels))
     theirs = stats.bootstrap(
         (p, q, labels),
@@ -79,7 +79,7 @@ def test_seeds_that_disagree_widen_the_interval(tmp_path, gold):
         sweep(tmp_path, "a", [0.5] * 3, 0.9, gold),
         sweep(tmp_path, "b", [0.2, 0.5, 1.5], 0.8, gold),
     )
-    spread = [np.std(resample_scores(one.metric, read_sweep_predictions(one))) for one in (alike, apart)]
+    spread = [np.std(resample_scores(one.metric, read_sweep_predictions(one, 2))) for one in (alike, apart)]
     assert spread[1] > 2 * spread[0]
 
 
@@ -102,14 +102,14 @@ def test_examples_are_resampled_in_pairs(tmp_path, gold):
     [comparison] = compare_sweeps([one, other])
     mean, low, high = comparison.difference, comparison.low, comparison.high
     assert 0 < low < mean < high < 0.05
-    assert np.std(resample_scores(one.metric, read_sweep_predictions(one))) > 3 * (high - low) / 4
+    assert np.std(resample_scores(one.metric, read_sweep_predictions(one, 2))) > 3 * (high - low) / 4
 
 
 def test_sweeps_with_other_test_examples_or_no_predictions_are_not_compared(tmp_path, gold):
     one, other = sweep(tmp_path, "a", [0.5], 0.9, gold), sweep(tmp_path, "b", [0.5], 0.8, gold[:200])
     assert compare_sweeps([one, other]) == [] == compare_sweeps([one])
     (tmp_path / "a-0" / PREDICTIONS_FILE).unlink()
-    assert read_sweep_predictions(one) == [] and read_predictions(tmp_path / "a-0") is None
+    assert read_sweep_predictions(one, 2) == [] and read_predictions(tmp_path / "a-0") is None
     (tmp_path / "a-0" / PREDICTIONS_FILE).write_bytes(b"nothing")
     with pytest.raises(InputError, match=f"{PREDICTIONS_FILE} cannot be read .*: remove it"):
         read_predictions(tmp_path / "a-0")
@@ -147,7 +147,7 @@ def test_labels_are_finite_and_the_same_for_all_seeds(tmp_path, gold):
     one, other = sweep(tmp_path, "a", [0.5] * 2, 0.9, gold), sweep(tmp_path, "b", [0.5], 0.8, gold)
     assert compare_sweeps([one, other])
     np.savez(tmp_path / "a-1" / PREDICTIONS_FILE, predicted=gold[:9], labels=gold[:9])
-    assert read_sweep_predictions(one) == [] == compare_sweeps([one, other])
+    assert read_sweep_predictions(one, 2) == [] == compare_sweeps([one, other])
     np.savez(tmp_path / "a-1" / PREDICTIONS_FILE, predicted=gold, labels=np.full(N, np.nan))
     with pytest.raises(InputError, match="two arrays of numbers"):
         compare_sweeps([one, other])

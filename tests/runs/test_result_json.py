@@ -106,7 +106,7 @@ def test_names_in_tables_are_shortened_and_escaped(tmp_path, capsys, monkeypatch
     for text in (printed, page, *sweep_summaries([tmp_path / "runs/one"])):
         assert "\x1b" not in text and "\x07" not in text and "\n#  |" not in text and "x" * 300 not in text
     rows = [line.replace("\\|", "").count("|") for line in page.splitlines() if line.startswith("|")]
-    assert rows == [9] * 3 + [6] * 3 and "[d\\](http" in page and "\\<b\\>" in page
+    assert rows == [10] * 3 + [7] * 3 and "[d\\](http" in page and "\\<b\\>" in page
     [sweep] = group_into_sweeps(read_results(tmp_path / "runs"))
     assert sweep.name == name  # complete in report.json
     text = format_provenance([{"data": name, "settings": {"ckpt": name, "seed": 0}}])

@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def print_page(page: Page) -> None:
     """Print the tables of a page, a message for each figure that was not drawn, and the files written."""
-    for title, lines in page.printed.items():
+    for title, lines in page.tables.items():
         print(f"{title}\n{text_table(lines)}\n")
     print(*page.notes, *page.skipped_figures, files_line(page), sep="\n")
 

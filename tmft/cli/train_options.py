@@ -269,7 +269,7 @@ def read_options(path: Path) -> tuple[dict[str, object], Digests]:
         if "output_dir" not in arguments:
             raise InputError(f"{path} is not from a run of train.py: write its options to a TOML file")
         layer = str(settings["layer"]) if "layer" in settings else ""
-        options = run_options(run, layer, settings["seed"]) | {"device": arguments.get("device")}
+        options = run_options(run, layer) | {"seed": settings["seed"], "device": arguments.get("device")}
         digests = run.get("digests", {})
     else:
         check_regular_file(path)  # to open a pipe would wait for its other end

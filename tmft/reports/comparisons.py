@@ -4,10 +4,14 @@ The differences are of test scores, and the intervals come from the paired boots
 tmft/evaluation/bootstrap.py.
 """
 
+import math
 from dataclasses import dataclass
 from itertools import combinations
 
-from tmft.runs.predictions import LayerScores, compare_layer_scores, resample_layer
+import numpy as np
+
+from tmft.evaluation.bootstrap import confidence_interval, resample_scores
+from tmft.runs.predictions import read_sweep_predictions
 from tmft.runs.sweeps import Sweep, describe_differences
 
 
@@ -32,40 +36,59 @@ class LayerComparison:
         return self.low > 0 or self.high < 0
 
 
+@dataclass(frozen=True)
+class ResampledLayer:
+    """A sweep at one layer, scored on resampled test examples: labels (N,), and R scores, not x 100."""
+
+    sweep: Sweep
+    layer: int
+    labels: np.ndarray
+    scores: np.ndarray
+
+    def compare(self, other: "ResampledLayer", first: str, second: str, note: str) -> list[LayerComparison]:
+        """Return the comparison of this layer, called first, with the other one, called second.
+
+        There is none if they are of different test examples. Its interval is NaN if a resample has no score.
+        """
+        if not np.array_equal(self.labels, other.labels):
+            return []
+        interval = confidence_interval(self.scores - other.scores) or (math.nan, math.nan)
+        difference = self.sweep.mean(self.layer, "test") - other.sweep.mean(other.layer, "test")
+        return [LayerComparison(first, second, difference, *interval, note)]
+
+
+def resample(sweep: Sweep, layer: int) -> list[ResampledLayer]:
+    """Score a sweep at a layer on resampled test examples; [] if its runs have no predictions on test."""
+    runs = read_sweep_predictions(sweep, layer)
+    return [ResampledLayer(sweep, layer, runs[0][1], resample_scores(sweep.metric, runs))] if runs else []
+
+
 def compare_sweeps(sweeps: list[Sweep]) -> list[LayerComparison]:
     """Compare every two sweeps, each at the layer that is best on dev; the better one on dev comes first.
 
     Sweeps without predictions on test, and pairs whose test examples differ, are left out.
     """
-    resampled = [scores for sweep in sweeps if (scores := resample_layer(sweep, sweep.best_layer))]
-    resampled.sort(key=lambda scores: -dev_score(scores))
+    resampled = [each for sweep in sweeps for each in resample(sweep, sweep.best_layer)]
+    resampled.sort(key=lambda each: -np.nan_to_num(each.sweep.mean(each.layer, "dev"), nan=-9.0))
     comparisons = []
     for one, other in combinations(resampled, 2):
-        if comparison := compare_layer_scores(one, other):
-            first, second = (
-                f"{scores.sweep.name} at layer {scores.layer} of {scores.sweep.num_hidden_layers}"
-                for scores in (one, other)
-            )
-            note = "made with other settings" if any(describe_differences([one.sweep, other.sweep])) else ""
-            comparisons.append(LayerComparison(first, second, *comparison, note))
+        first, second = (
+            f"{each.sweep.name} at layer {each.layer} of {each.sweep.num_hidden_layers}"
+            for each in (one, other)
+        )
+        note = "made with other settings" if any(describe_differences([one.sweep, other.sweep])) else ""
+        comparisons += one.compare(other, first, second, note)
     return comparisons
 
 
 def compare_layers_with_whole(sweep: Sweep) -> list[LayerComparison]:
     """Compare each layer of a sweep with the whole model; [] if the whole model was not run."""
     whole = sweep.num_hidden_layers
-    if whole not in sweep.layers or len(sweep.layers) < 2 or not (reference := resample_layer(sweep, whole)):
+    if whole not in sweep.layers or len(sweep.layers) < 2:
         return []
     comparisons = []
-    for layer in [layer for layer in sweep.layers if layer != whole]:
-        scores = resample_layer(sweep, layer)
-        if scores and (comparison := compare_layer_scores(scores, reference)):
-            note = "best on dev" if sweep.is_best(layer) else ""
-            comparisons.append(LayerComparison(f"Layer {layer}", "the whole model", *comparison, note))
+    for reference in resample(sweep, whole):
+        for each in (each for layer in sweep.layers if layer != whole for each in resample(sweep, layer)):
+            note = "best on dev" if sweep.is_best(each.layer) else ""
+            comparisons += each.compare(reference, f"Layer {each.layer}", "the whole model", note)
     return comparisons
-
-
-def dev_score(scores: LayerScores) -> float:
-    """Return the mean score on dev, or a number below all scores if it is undefined."""
-    score = scores.sweep.mean(scores.layer, "dev")
-    return score if score == score else -9.0

@@ -8,12 +8,14 @@ text in SVG and PDF, and the same figure always has the same bytes.
 
 import math
 import textwrap
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from io import BytesIO
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from tmft.errors import InputError, sanitize
 from tmft.io.atomic import write_file
@@ -45,75 +47,114 @@ STYLE: dict[Any, Any] = {  # entries of rcParams
     "svg.hashsalt": "tmft",  # the same figure gives the same bytes
 }
 
+WIDTH = 4.8  # of the axes, in inches
+
 Paths = Path | Sequence[Path]
+
+
+@contextmanager
+def figure(
+    paths: Paths, title: str, note: str, xlabel: str = "", ylabel: str = "", height: float = 3.0
+) -> Iterator[Any]:
+    """Yield the axes of a new figure, and write it to each path at the end of the block.
+
+    title: shown above the figure. note: what its signs mean, shown below it. height: of the axes, in inches.
+    The legend stands above the axes, where it covers no line. Raises InputError if nothing was drawn, or if
+    matplotlib is not installed.
+    """
+    paths = [paths] if isinstance(paths, str | Path) else paths
+    for path in paths:
+        check_figure(path)
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure  # not pyplot, which opens windows and has global state
+        from matplotlib.text import Text
+    except ImportError:
+        raise InputError(NEEDS_MATPLOTLIB) from None
+    with matplotlib.rc_context(STYLE):
+        drawn = Figure(layout="constrained")
+        drawn.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
+        axes = drawn.subplots()
+        axes.set_xlabel(xlabel)
+        axes.set_ylabel(ylabel)
+        yield axes
+        if not axes.has_data():
+            raise InputError("no score is defined (NaN, or none given): there is nothing to draw")
+        labels = axes.get_legend_handles_labels()[1]
+        drawn.set_size_inches(WIDTH, height + 0.18 * len(labels) + 0.25)
+        if labels:
+            legend = axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=1, borderaxespad=0.3)
+            for text in legend.get_texts():  # a longer one would leave no room for the axes
+                text.set_text(sanitize(text.get_text(), MAX_LEGEND))
+        for text in drawn.findobj(Text):  # it may contain names from files
+            text.set_text(sanitize(text.get_text(), 80))
+        note = sanitize(note, 400)
+        shown_note = "\n".join(textwrap.wrap(note, int(WIDTH / (CHARACTER_WIDTH * 7))))
+        drawn.text(0.01, -0.01, shown_note, va="top", fontsize=7, color="#444444")
+        name, words = (
+            sanitize(title, 400),
+            sanitize(f"{title}{' ' if title.endswith('?') else '. '}{note}", 400),
+        )
+        for path in map(Path, paths):
+            save_figure(drawn, path, name, words)
+
+
+def check_figure(path: Path) -> None:
+    """Raise InputError if the ending of the path is not one of FORMATS."""
+    if Path(path).suffix.lower() not in FORMATS:
+        raise InputError(f"unknown figure format ({path}): end the name in {', '.join(FORMATS)}")
+
+
+def save_figure(drawn: Any, path: Path, title: str, description: str) -> None:
+    """Write a figure of matplotlib; title and description are in the file for screen readers and search."""
+    kind, content = path.suffix.lower(), BytesIO()  # on a full disk, matplotlib's writers fail twice
+    metadata: dict[str, str | None] = {"Title": title}
+    metadata["Subject" if kind == ".pdf" else "Description"] = description
+    if kind != ".png":
+        metadata["CreationDate" if kind == ".pdf" else "Date"] = None
+    drawn.savefig(content, format=kind[1:], dpi=200, metadata=metadata, bbox_inches="tight")
+
+    def write(new: Path) -> None:
+        new.write_bytes(content.getvalue())
+
+    write_file(path, write)
 
 
 # ----------------------------------------------------------------------------------------------- lines
 
 
-@dataclass(frozen=True)
-class Line:
-    """A line of a figure.
-
-    label: its entry in the legend; "" for none. x, y: its points; without x it is a horizontal line at y[0].
-    std: half the height of a shaded band at each point, () for no band. Where y is NaN, a line with a band
-    has a gap, which a thin line crosses. style: arguments of axes.plot that replace those of `line_style`.
-    """
-
-    label: str
-    x: Sequence[Any]
-    y: Sequence[float]
-    std: Sequence[float] = ()
-    style: dict[str, Any] = field(default_factory=dict)
-
-
-def draw_lines(
-    lines: Sequence[Line],
-    path: Paths,
-    xlabel: str,
-    ylabel: str,
-    title: str,
-    note: str,
-    finish: Callable[[Any], object] = lambda axes: None,
+def draw_line(
+    axes: Any,
+    number: int,
+    label: str,
+    x: Sequence[float],
+    y: Sequence[float],
+    std: Sequence[float] | None = None,
+    style: Mapping[str, Any] = {},
+    opacity: float = 0.18,
 ) -> None:
-    """Draw the lines that have points, and a legend. finish: what else is done with the axes."""
-    lines = [line for line in lines if line.y]
-    check_not_empty(lines)
-    num_bands = sum(bool(line.std) for line in lines)
+    """Draw a line in the style of its number, with a band of one std to both sides, if it is given.
 
-    def draw(axes: Any) -> None:
-        for number, line in enumerate(lines):
-            draw_line(axes, line, number, opacity=min(0.18, 0.4 / max(1, num_bands)))
-        axes.set_xlabel(xlabel)
-        axes.set_ylabel(ylabel)
-        finish(axes)
-        legend_above(axes)
-
-    save_figure(draw, path, sum(bool(line.label) for line in lines), title=title, note=note)
-
-
-def draw_line(axes: Any, line: Line, number: int, opacity: float = 0.18) -> None:
-    """Draw a line in the style of its number, and its band with this opacity.
-
-    A point without neighbors has an error bar in place of the band.
+    Where y is NaN, a line with a band has a gap, which a thin line crosses; a point without neighbors has an
+    error bar in place of the band. style: arguments of axes.plot that replace those of `line_style`. opacity:
+    of the band.
     """
-    style = line_style(number) | {"markevery": max(1, len(line.x) // 30)} | line.style
-    label, color = line.label or None, style["color"]
-    if not line.x:
-        axes.axhline(line.y[0], label=label, **style)
+    style = line_style(number) | {"markevery": max(1, len(x) // 30), **style}
+    axes.plot(x, y, label=label or None, **style)
+    if std is None:
         return
-    axes.plot(line.x, line.y, label=label, **style)
-    if not line.std:
-        return
-    low, high = ([m + sign * s for m, s in zip(line.y, line.std, strict=True)] for sign in (-1, 1))
-    axes.fill_between(line.x, low, high, color=color, alpha=opacity, linewidth=0)
-    known = [(position, m) for position, m in zip(line.x, line.y, strict=True) if not math.isnan(m)]
-    if len(known) < len(line.y):
-        axes.plot(*zip(*known, strict=True), color=color, linewidth=0.5, zorder=1)
-    padded = [math.nan, *line.y, math.nan]
-    for i, (position, m, s) in enumerate(zip(line.x, line.y, line.std, strict=True)):
-        if math.isnan(padded[i]) and math.isnan(padded[i + 2]) and m == m and s > 0:
-            axes.errorbar([position], [m], yerr=[s], color=color, capsize=2.5, linewidth=1)
+    color, positions, means, deviations = style["color"], *map(np.asarray, (x, y, std))
+    axes.fill_between(
+        positions, means - deviations, means + deviations, color=color, alpha=opacity, linewidth=0
+    )
+    is_known = np.isfinite(means)
+    if not is_known.all():
+        axes.plot(positions[is_known], means[is_known], color=color, linewidth=0.5, zorder=1)
+    left, _, right = (np.pad(is_known, 1)[i : i + len(means)] for i in range(3))
+    lone = is_known & ~left & ~right & (deviations > 0)
+    bars = {"color": color, "capsize": 2.5, "linewidth": 1, "linestyle": "none"}
+    if lone.any():
+        axes.errorbar(positions[lone], means[lone], yerr=deviations[lone], **bars)
 
 
 def line_style(number: int) -> dict[str, Any]:
@@ -125,37 +166,26 @@ def line_style(number: int) -> dict[str, Any]:
     return {"color": color, "marker": marker, "linestyle": DASHES[number % len(DASHES)]}
 
 
-def legend_above(axes: Any) -> None:
-    """Place the legend above the axes, where it covers no line."""
-    legend = axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=1, borderaxespad=0.3)
-    for text in legend.get_texts():  # a longer one would leave no room for the axes
-        text.set_text(sanitize(text.get_text(), MAX_LEGEND))
+def name_points(axes: Any, points: Sequence[tuple[float, float, str]]) -> None:
+    """Write a name beside each point (x, y, name)."""
+    for x, y, name in points:
+        axes.annotate(name, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
 
 
-def check_not_empty(drawn: Collection[Any]) -> None:
-    """Raise InputError if no data is left after those without a score were removed."""
-    if not drawn:
-        raise InputError("no score is defined (NaN, or none given): there is nothing to draw")
+def heat_map(axes: Any, values: list[list[float]], number_format: str, label: str) -> None:
+    """Draw values as colors, the first row at the top, with their numbers and a color bar; NaN is white.
 
-
-# ------------------------------------------------------------------------------------------- heat maps
-
-
-def heat_map(axes: Any, values: list[list[float]], number_format: str) -> Any:
-    """Draw values as colors, the first row at the top, with their numbers, and return the image.
-
-    NaN is white. number_format: of the number in each cell; "" for none.
+    number_format: of the number in each cell; "" for none. label: that of the color bar.
     """
     axes.grid(False)
-    finite = list(filter(math.isfinite, chain(*values)))
-    image = axes.imshow(values, origin="upper", cmap="cividis", vmin=min(finite), vmax=max(finite))
+    image = axes.imshow(values, origin="upper", cmap="cividis")
+    axes.figure.colorbar(image, ax=axes, label=label)
     cells = ((i, j, value) for i, row in enumerate(values) for j, value in enumerate(row))
     for i, j, value in cells:
         if number_format and math.isfinite(value):
             color = "white" if image.norm(value) < 0.5 else INK
             number = number_format.format(value).replace("-", "−")
             axes.text(j, i, number, color=color, ha="center", va="center", fontsize=5)
-    return image
 
 
 # ----------------------------------------------------------------------------------------------- ticks
@@ -168,91 +198,19 @@ def layer_ticks(axis: Any) -> None:
     axis.set_major_locator(MaxNLocator(nbins=15, integer=True, min_n_ticks=1))
 
 
-def log_ticks(axes: Any, values: Sequence[float]) -> None:
-    """Make the x axis logarithmic, with ticks at 1, 2, 5, 10, ... or, if values differ little, others."""
-    from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+def log_scale(axis: Any) -> None:
+    """Make an axis logarithmic, with ticks at 1, 2, 5, 10, ... or, if fewer than two are seen, others."""
+    from matplotlib.ticker import LogLocator, NullLocator
 
-    low, high = min(values) / 1.15, max(values) * 1.15
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = [step * 10.0**power for power in powers for step in (1, 2, 5)]
-    shown = [tick for tick in ticks if low <= tick <= high]
-    axes.set_xscale("log")
-    are_several = sum(min(values) <= tick <= max(values) for tick in shown) > 1  # the others may not be seen
-    axes.xaxis.set_major_locator(FixedLocator(shown) if are_several else MaxNLocator(5))
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_locator(NullLocator())
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(NullLocator())
 
 
-def name_ticks(axes: Any, names: list[str], inches: float) -> None:
-    """Label the ticks 0, 1, ... of an x axis so many inches long with names, rotated if two would overlap."""
+def name_ticks(axes: Any, names: list[str]) -> None:
+    """Label the ticks 0, 1, ... of the x axis with names, which are rotated if two would overlap."""
     characters = max(((len(a) + len(b)) / 2 + 0.35 for a, b in pairwise(names)), default=0.0)
-    do_overlap = CHARACTER_WIDTH * FONT_SIZE * characters > inches / max(len(names), 1)
+    do_overlap = CHARACTER_WIDTH * FONT_SIZE * characters > 4.1 / max(len(names), 1)  # inches
     rotation = 90 if do_overlap else 0
     axes.set_xticks(range(len(names)), names, rotation=rotation, fontsize=FONT_SIZE)
-
-
-# ----------------------------------------------------------------------------------------------- files
-
-
-def check_figure(path: Path) -> None:
-    """Raise InputError if the ending of the path is not one of FORMATS."""
-    if Path(path).suffix.lower() not in FORMATS:
-        raise InputError(f"unknown figure format ({path}): end the name in {', '.join(FORMATS)}")
-
-
-def save_figure(
-    draw: Callable[..., Any],
-    path: Paths,
-    lines: int = 0,
-    widths: Sequence[float] = (4.8,),
-    height: float = 3.0,
-    rows: int = 1,
-    title: str = "",
-    note: str = "",
-    description: str = "",
-) -> None:
-    """Create a figure, call `draw` with its axes as arguments, row by row, and write it to each path.
-
-    lines: number of lines of the legend. widths: width of each of the axes side by side; height: height of
-    one row of axes, all in inches. title: shown above the figure. note: what its signs mean, shown below it.
-    description: in the file only; the default is title and note. Raises InputError if matplotlib is not
-    installed.
-    """
-    paths = [path] if isinstance(path, str | Path) else path
-    for place in paths:
-        check_figure(place)
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure  # not pyplot, which opens windows and has global state
-        from matplotlib.text import Text
-    except ImportError:
-        raise InputError(NEEDS_MATPLOTLIB) from None
-    title_end = " " if title.endswith(("?", "!")) else ". "
-    words = sanitize(description or f"{title}{title_end}{note}".strip(". "), 400)
-    name = sanitize(title, 400) or words
-    metadata: dict[str, dict[str, str | None]] = {
-        ".png": {"Title": name, "Description": words},
-        ".pdf": {"CreationDate": None, "Title": name, "Subject": words},
-        ".svg": {"Date": None, "Title": name, "Description": words},
-    }
-    with matplotlib.rc_context(STYLE):
-        size = sum(widths), rows * height + 0.18 * lines + 0.25 * bool(title)
-        figure = Figure(figsize=size, layout="constrained")
-        if title:
-            figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
-        draw(*figure.subplots(rows, len(widths), width_ratios=widths, squeeze=False).flat)
-        for text in figure.findobj(Text):  # it may contain names from files
-            text.set_text(sanitize(text.get_text(), 80))
-        if note:
-            width = int(sum(widths) / (CHARACTER_WIDTH * 7))
-            note = "\n".join(textwrap.wrap(sanitize(note, 400), width))
-            figure.text(0.01, -0.01, note, va="top", fontsize=7, color="#444444")
-        for place in map(Path, paths):
-            kind, content = place.suffix.lower(), BytesIO()  # on a full disk, matplotlib's writers fail twice
-            options: dict[str, Any] = {"metadata": metadata[kind], "bbox_inches": "tight"}
-            figure.savefig(content, format=kind.removeprefix("."), dpi=200, **options)
-
-            def write(new: Path, content: BytesIO = content) -> None:
-                new.write_bytes(content.getvalue())
-
-            write_file(place, write)

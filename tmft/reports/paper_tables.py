@@ -11,15 +11,8 @@ from typing import Any
 from tmft.errors import sanitize
 from tmft.io.formatting import MAX_NAME_LENGTH
 
-LATEX_CHARACTERS = {
+LATEX_CHARACTERS: dict[str, str | int | None] = {
     "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "#": r"\#",
-    "%": r"\%",
-    "_": r"\_",
     "^": r"\textasciicircum{}",
     "~": r"\textasciitilde{}",
     "<": r"\textless{}",
@@ -29,70 +22,63 @@ LATEX_CHARACTERS = {
     "±": r"$\pm$",
     "×": r"$\times$",
     "−": r"$-$",
-    "★": r"$\star$",
-    "–": "--",
-    "—": "---",
-    "…": r"\ldots{}",
-    "’": "'",
+    "[": "{[}",  # at the start of a line it would be an option of the line before
+    "*": "{*}",
+    **{char: f"\\{char}" for char in "{}$&#%_"},
 }
-MAX_LATIN = 0x17F  # pdflatex can print the letters up to this one, the last one of Latin Extended-A
+MISSING = "–"  # a cell without a value
+NUMBERS = re.compile(r"([+-]?[\d.]+|–)(?: ± ([\d.]+)| \(([+-]?[\d.]+)\))?")
 
 
 def latex_table(title: str, lines: list[list[str]], label: str) -> str:
-    r"""Return a table in LaTeX with booktabs, to be included with \input. label: for \ref.
-
-    If the text has letters that pdflatex cannot print, a comment says so.
-    """
-    lines = without_empty_column(lines)
-    heading, *body = [
-        " & ".join(escape_latex(cell, is_first=not i) for i, cell in enumerate(cells)) for cells in lines
-    ]
-    caption = escape_latex(title)
-    text = "\n".join(
-        [
-            r"% needs \usepackage{booktabs}",
-            r"\begin{table}",
-            r"  \centering",
-            rf"  \caption{{{caption}}}",
-            rf"  \label{{tab:{label}}}",
-            rf"  \begin{{tabular}}{{l{'r' * (len(lines[0]) - 1)}}}",
-            r"    \toprule",
-            rf"    {heading} \\",
-            r"    \midrule",
-            *(rf"    {cells} \\" for cells in body),
-            r"    \bottomrule",
-            r"  \end{tabular}",
-            r"\end{table}",
-            "",
-        ]
-    )
-    if any(ord(char) > MAX_LATIN for char in text):
-        text = (
-            "% has letters that pdflatex does not know: use lualatex or xelatex, with a font that has them\n"
-            + text
-        )
-    return text
+    r"""Return a table in LaTeX with booktabs, to be included with \input. label: for \ref."""
+    heading, *body = [" & ".join(map(escape_latex, cells)) for cells in lines]
+    rows = "".join(rf"    {cells} \\" + "\n" for cells in body)
+    return rf"""% needs \usepackage{{booktabs}}
+\begin{{table}}
+  \centering
+  \caption{{{escape_latex(title)}}}
+  \label{{tab:{label}}}
+  \begin{{tabular}}{{l{"r" * (len(lines[0]) - 1)}}}
+    \toprule
+    {heading} \\
+    \midrule
+{rows}    \bottomrule
+  \end{{tabular}}
+\end{{table}}
+"""
 
 
-def escape_latex(text: str, is_first: bool = False) -> str:
-    """Return a text in which characters are escaped, so that LaTeX prints it as it is, on one line.
-
-    A hyphen before a number becomes a minus sign. is_first: whether the text begins a line of a table, where
-    LaTeX would take a bracket for an option of the line before.
-    """
+def escape_latex(text: str) -> str:
+    """Return a text that LaTeX prints as it is, on one line; a number with a sign is a formula."""
     text = sanitize(text, MAX_NAME_LENGTH)
     if re.fullmatch(r"[+-]\d+(\.\d+)?", text):
         return f"${text}$"
-    escaped = "".join(LATEX_CHARACTERS.get(char, char) for char in text)
-    escaped = re.sub(r"([-`'?!])(?=[-`'])", r"\1{}", escaped)  # -- and ?` are ligatures
-    return f"{{{escaped}}}" if is_first and escaped.startswith(("[", "*")) else escaped
+    return text.translate(str.maketrans(LATEX_CHARACTERS))
 
 
-def csv_table(lines: list[list[Any]]) -> str:
-    """Return a table as CSV; a text that a spreadsheet would take for a formula starts with an apostrophe."""
+def csv_table(lines: list[list[str]]) -> str:
+    """Return a table for readers as CSV, in which each cell is one number or a text; none is an empty cell.
+
+    Of "78.10 ± 0.20" the deviation has a column of its own, and of "66.10 (65.98)" the published score.
+    """
+    columns: list[list[str]] = []
+    for heading, *cells in zip(*lines, strict=True):
+        matches = [NUMBERS.fullmatch(cell) for cell in cells]
+        parts = [
+            match.groups("") if match else (cell, "", "") for match, cell in zip(matches, cells, strict=True)
+        ]
+        for i, suffix in enumerate(("", ", std", ", published")):
+            column = ["" if part[i] == MISSING else part[i] for part in parts]
+            if any(column) or not suffix:
+                columns.append([heading + suffix, *column])
+    return write_csv([[*row] for row in zip(*columns, strict=True)])
+
+
+def write_csv(lines: list[list[Any]]) -> str:
+    """Return values as CSV; a text that a spreadsheet would take for a formula starts with an apostrophe."""
     file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerows([csv_cell(cell) for cell in cells] for cells in without_empty_column(lines))
+    csv.writer(file, lineterminator="\n").writerows([csv_cell(cell) for cell in cells] for cells in lines)
     return file.getvalue()
 
 
@@ -101,13 +87,7 @@ def csv_cell(cell: object) -> object:
     if not isinstance(cell, str):
         return cell
     text = sanitize(cell)
-    is_number = re.match(r"[+-]\d", text) is not None
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) and not is_number and text != "-" else text
-
-
-def without_empty_column(lines: list[list[Any]]) -> list[list[Any]]:
-    """Return the lines without the last column if it is empty in all of them: it has bars or remarks."""
-    return lines if any(cells[-1] != "" for cells in lines) else [cells[:-1] for cells in lines]
+    return f"'{text}" if re.match(r"[=@]|[+-](?!\d|$)", text) else text
 
 
 def file_stem(title: str, used: set[str]) -> str:

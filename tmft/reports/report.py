@@ -15,20 +15,17 @@ from tmft.io.formatting import MAX_NAME_LENGTH, format_duration, mean_and_std
 from tmft.reports import model_scores, plots
 from tmft.reports.comparisons import LayerComparison, compare_layers_with_whole, compare_sweeps
 from tmft.reports.model_scores import ModelScores
-from tmft.reports.page import Page, escape_html_text
-from tmft.reports.paper_tables import csv_table, file_stem
-from tmft.reports.run_commands import repeat_command, sweep_command, train_command
+from tmft.reports.page import Page
+from tmft.reports.paper_tables import MISSING, file_stem, write_csv
+from tmft.reports.run_commands import repeat_command
 from tmft.reports.run_tables import (
-    best_and_last_layer,
     best_layers_table,
     comparison_table,
     epochs_table,
     metric_name,
     pretraining_table,
     raw_results,
-    run_speed,
     score_by_layer_table,
-    size_and_speed_table,
     tidy_scores,
 )
 from tmft.runs.result_json import RESULT_FILE
@@ -41,11 +38,18 @@ ABOUT = [
     "The epoch and the layer are chosen on dev; test is scored once, with the chosen epoch.",
     "Scores are × 100. After ± stands the sample standard deviation over the seeds (n − 1); a single seed "
     "has none.",
+    "Examples per second are those of the training, the median over epochs and seeds. Other work on the "
+    "machine slows a run, so small differences mean nothing.",
 ]
 ABOUT_SAMPLE = (
     "sample is a task for first runs: English sentence pairs that were written for tmft, with similarity "
     "scores from 0 to 5. It is small and easy, so scores on it are no results; for those, use a benchmark "
     "such as stsb."
+)
+ABOUT_INTERVALS = (
+    "A paired bootstrap draws the test examples and the seeds again and again; 95 % of the differences lie "
+    "in the interval. A difference whose interval contains 0 may be chance. The layer of a run was chosen on "
+    "dev, and test had no part in it. By chance alone, about 1 of 20 comparisons looks significant."
 )
 
 
@@ -70,7 +74,11 @@ def make_report(runs: Path, out: Path, program: str = "tmft") -> Page:
     used: set[str] = set()
     for task, group in group_by_task(sweeps).items():
         add_task(page, task, group, file_stem(task, used), copies)
-    add_gradients(page, [result for _, result in results])
+    logged = [r for _, r in results if any(epoch.get("gradient_cosines") for epoch in r.get("epochs", []))]
+    if logged:
+        page.add_section("Several tasks")
+        title = "several tasks: cosine of their gradients"
+        page.add_figure(title, {"gradients": partial(plots.draw_gradient_cosines, logged)})
     if pretrained:
         add_pretraining(page, pretrained)
     if models:
@@ -81,18 +89,13 @@ def make_report(runs: Path, out: Path, program: str = "tmft") -> Page:
         page.add_section("What was run")
         for sweep in sweeps:
             page.add_heading(sweep.name)
-            page.add_facts(describe_sweep(sweep))
-            page.add_command(sweep_command(sweep), sweep.name)
+            page.add_bullets(describe_sweep(sweep))
+            add_command(page, [run for runs in sweep.layers.values() for run in runs], sweep.name)
     page.add_section("How to read this page")
     page.add_bullets(ABOUT)
     page.write("report", raw_results(sweeps))
     if sweeps:
-        page.add_file("runs.csv", csv_table(tidy_scores(sweeps)))
-    names = [path.relative_to(out).as_posix() for path in page.files]
-    links = "".join(
-        f'<li><a href="{escape_html_text(name)}">{escape_html_text(name)}</a></li>' for name in names
-    )
-    page.add("", f"<h3>The same as files</h3>\n<ul>{links}</ul>")
+        page.add_file("runs.csv", write_csv(tidy_scores(sweeps)))
     page.write_html(
         "index.html", "<p>Made by <code>python -m tmft report</code>. The page loads nothing.</p>"
     )
@@ -121,6 +124,12 @@ def format_count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def add_command(page: Page, runs: list[dict[str, Any]], label: str) -> None:
+    """Add the command that repeats runs, if there is one."""
+    if command := repeat_command(runs):
+        page.add_command(command, label)
+
+
 # ------------------------------------------------------------------------------------------------- one task
 
 
@@ -131,30 +140,26 @@ def add_task(page: Page, task: str, sweeps: list[Sweep], stem: str, copies: dict
         page.add_text(ABOUT_SAMPLE)
     for sweep in sweeps:
         page.add_text(describe_main_result(sweep), "answer")
-    commands = [repeat_command(s.layers[layer]) for s in sweeps for layer in best_and_last_layer(s)]
     lines = best_layers_table(sweeps)
-    page.add_table(f"{task}: each run at the layer that is best on dev, and whole", lines, commands=commands)
+    are_curves = max(len(sweep.layers) for sweep in sweeps) > 1
+    title = (
+        f"{task}: each run at the layer that is best on dev, and whole" if are_curves else f"{task}: each run"
+    )
+    page.add_table(title, lines)
     if lines[0][-1] == "settings that differ":
         page.add_note(
             f"{task}: the runs were not made with the same settings (last column), so a difference of their "
             "scores need not come from the models."
         )
-    by_layer = {
-        f"{stem}-layers-dev": partial(plots.draw_score_by_layer, sweeps, split="dev"),
-        f"{stem}-layers": partial(plots.draw_score_by_layer, sweeps),
-    }
-    if max(len(sweep.layers) for sweep in sweeps) > 1:  # else each curve would be the point of the table
+    if are_curves:  # else each would be the point of the table
+        by_layer = {
+            f"{stem}-layers-dev": partial(plots.draw_score_by_layer, sweeps, split="dev"),
+            f"{stem}-layers": partial(plots.draw_score_by_layer, sweeps),
+        }
         page.add_figure(f"{task}: score by layer", by_layer)
     for sweep in sweeps:
-        commands = [repeat_command(runs) for runs in sweep.layers.values()]
         best = list(sweep.layers).index(sweep.best_layer)
-        page.add_table(
-            f"{sweep.name}: by layer",
-            score_by_layer_table(sweep),
-            is_folded=True,
-            commands=commands,
-            best=best,
-        )
+        page.add_table(f"{sweep.name}: by layer", score_by_layer_table(sweep), best=best)
         name = sanitize(sweep.name, MAX_NAME_LENGTH)
         if sweep.difference:
             page.add_note(
@@ -166,23 +171,13 @@ def add_task(page: Page, task: str, sweeps: list[Sweep], stem: str, copies: dict
                 f"{folder} has the layer and the seed of another run of {name}: it is not counted as "
                 "one more seed."
             )
-    add_size_and_speed(page, task, sweeps, stem)
+    if sum(len(sweep.layers) for sweep in sweeps) > 1:
+        by_size = {f"{stem}-parameters": partial(plots.draw_score_by_size, sweeps)}
+        page.add_figure(f"{task}: score by number of parameters", by_size)
     add_comparisons(page, task, sweeps, stem)
     used: set[str] = set()
     for sweep in sweeps:
-        if len(lines := epochs_table(sweep)) > 1:
-            name = f"{stem}-{file_stem(sweep.name, used)}"
-            curves = {
-                f"{name}-{quantity}": partial(plots.draw_epoch_curves, sweep, quantity=quantity)
-                for quantity, column in (("loss", 3), ("dev", 4))
-                if any(line[column] not in ("", "nan") for line in lines[1:])
-            }
-            if any(line[2] != "1" for line in lines[1:]):
-                page.add_figure(f"{sweep.name}: training", curves)
-            else:
-                epochs = "; ".join(f"layer {line[0]}: loss {line[3]}, dev {line[4]}" for line in lines[1:9])
-                page.add_text(f"{sweep.name} was trained for one epoch. {epochs}.")
-            page.add_table(f"{sweep.name}: all epochs", lines, is_printed=False, is_folded=True)
+        add_epochs(page, sweep, f"{stem}-{file_stem(sweep.name, used)}")
 
 
 def describe_main_result(sweep: Sweep) -> str:
@@ -199,77 +194,21 @@ def describe_main_result(sweep: Sweep) -> str:
     return f"{sentence}."
 
 
-def add_size_and_speed(page: Page, task: str, sweeps: list[Sweep], stem: str) -> None:
-    """Add the figures of the test score against the number of parameters and the measured speed."""
-    runs = [run for sweep in sweeps for runs in sweep.layers.values() for run in runs]
-    devices = {run.get("environment", {}).get("device") for run in runs}
-    panels = {f"{stem}-parameters": partial(plots.draw_score_by_quantity, sweeps, quantity="size")}
-    explanation = "Speed is not drawn, as the runs were measured on different devices."
-    if len(devices) == 1:
-        explanation = ""
-        if run_speed(runs):
-            panels[f"{stem}-speed"] = partial(plots.draw_score_by_quantity, sweeps, quantity="speed")
-            machines = "; ".join(sorted({describe_machine(run) for run in runs}))
-            explanation = (
-                "Speed is the median over epochs and seeds, as each run has measured it while it was trained "
-                f"({machines}). Other work on the machine slows a run, so small differences mean nothing."
-            )
-            if len({run.get("environment", {}).get("threads") for run in runs}) > 1:
-                explanation += " The number of threads differs, see the table."
-    if sum(len(sweep.layers) for sweep in sweeps) > 1:
-        page.add_figure(f"{task}: score by parameters and speed", panels, explanation)
-    else:
-        page.add_text(describe_size_and_speed(runs))
-    page.add_table(
-        f"{task}: score, size and speed", size_and_speed_table(sweeps), is_printed=False, is_folded=True
-    )
-
-
-def describe_size_and_speed(runs: list[dict[str, Any]]) -> str:
-    """Return as a sentence the number of stored parameters and the measured speed of the runs of a layer."""
-    text = f"{runs[0]['parameters'].get('stored', 0) / 1e6:.2f} million parameters are stored"
-    if speed := run_speed(runs):
-        text += f"; the training took {speed:,.0f} examples per second ({describe_machine(runs[0])})"
-    return f"{text}."
-
-
-def describe_machine(run: dict[str, Any]) -> str:
-    """Return what a run was computed on: device, number of threads and precision."""
-    environment = run.get("environment", {})
-    threads = environment.get("threads")
-    parts = [
-        environment.get("device"),
-        format_count(threads, "thread") if threads else "",
-        run.get("precision"),
-    ]
-    return ", ".join(str(part) for part in parts if part)
-
-
 def add_comparisons(page: Page, task: str, sweeps: list[Sweep], stem: str) -> None:
     """Add tables and figures of the differences between sweeps, and between layers and the whole model."""
     between = compare_sweeps(sweeps)
     with_whole = {sweep.name: compare_layers_with_whole(sweep) for sweep in sweeps}
-    number = len(between) + sum(map(len, with_whole.values()))
-    if not number:
-        return
-    page.add_heading(f"{task}: are the differences significant?")
-    explanation = (
-        "A paired bootstrap draws the test examples and the seeds again and again; 95 % of the differences "
-        "lie in the interval. A difference whose interval contains 0 may be chance. The layer of a run was "
-        "chosen on dev, and test had no part in it."
-    )
-    if number > 5:
-        by_chance = max(1, round(number / 20))
-        explanation += f" By chance alone, about {by_chance} of {number} comparisons would look significant."
-    page.add_text(explanation)
-    used: set[str] = set()
+    if between or any(with_whole.values()):
+        page.add_heading(f"{task}: are the differences significant?")
+        page.add_text(ABOUT_INTERVALS)
     if between:
         page.add_table(f"{task}: are the differences on test significant?", comparison_table(between))
         add_intervals(page, task, between, f"{stem}-differences")
+    used: set[str] = set()
     for name, comparisons in with_whole.items():
         if comparisons:
             title = f"{name}: each layer against the whole model, on test"
-            page.add_table(title, comparison_table(comparisons), is_printed=False)
+            page.add_table(title, comparison_table(comparisons))
             add_intervals(page, name, comparisons, f"{stem}-{file_stem(name, used)}-differences")
 
 
@@ -279,60 +218,76 @@ def add_intervals(page: Page, title: str, comparisons: list[LayerComparison], st
         page.add_figure(f"{title}: differences", {stem: partial(plots.draw_intervals, title, comparisons)})
 
 
-def describe_sweep(sweep: Sweep) -> dict[str, str]:
-    """Return what a reader must know about a sweep: checkpoint, data, recipe, machine, as {name: text}."""
+def add_epochs(page: Page, sweep: Sweep, stem: str) -> None:
+    """Add curves and a table of all epochs of a sweep, and a sentence if there is one epoch."""
+    heading, *lines = epochs_table(sweep)
+    if any(line[2] != "1" for line in lines):
+        curves = {
+            f"{stem}-{quantity}": partial(plots.draw_epoch_curves, sweep, quantity=quantity)
+            for quantity, column in (("loss", 3), ("dev", 4))
+            if any(line[column] not in (MISSING, "nan") for line in lines)
+        }
+        page.add_figure(f"{sweep.name}: training", curves)
+    elif lines:
+        epochs = "; ".join(f"layer {line[0]}: loss {line[3]}, dev {line[4]}" for line in lines[:8])
+        page.add_text(f"{sweep.name} was trained for one epoch. {epochs}.")
+    if lines:
+        page.add_table(f"{sweep.name}: all epochs", [heading, *lines], is_folded=True)
+
+
+def describe_sweep(sweep: Sweep) -> list[str]:
+    """Return what a reader must know about a sweep: checkpoint, data, recipe, machine, as "name: text"."""
     run = next(iter(sweep.layers.values()))[0]
     settings, environment = run["settings"], run.get("environment", {})
     seeds = [len(runs) for runs in sweep.layers.values()]
-    checkpoint = [settings.get("ckpt") or sweep.checkpoint]
-    if settings.get("init") == "random":
-        checkpoint.append("its architecture, with random weights")
-    if sweep.pretrained_on:
-        checkpoint.append(f"{sweep.checkpoint} trained on {', then '.join(sweep.pretrained_on)}")
-    fraction = settings.get("train_fraction", 1.0)
-    data = [
-        sweep.data,
-        f"{100 * fraction:g} % of the training examples" if fraction != 1 else "",
-        f"{run['test']['pairs']} test examples" if "pairs" in run["test"] else "",
-    ]
-    recipe = [
-        settings["task"].get("objective", ""),
-        format_count(settings["epochs"], "epoch") if "epochs" in settings else "",
-        f"batches of {settings['batch_size']}" if "batch_size" in settings else "",
-        f"learning rate {settings['lr']:g}" if "lr" in settings else "",
-        f"pooling {run['pooling']}" if "pooling" in run else "",
-    ]
+    fraction, threads = settings.get("train_fraction", 1.0), environment.get("threads")
     commit, torch = environment.get("commit"), environment.get("versions", {}).get("torch")
-    made_with = [f"commit {str(commit)[:10]}" if commit else "", f"torch {torch}" if torch else ""]
-    layers = f"layers {', '.join(map(str, sweep.layers))} of {sweep.num_hidden_layers}"
     each = format_count(seeds[0], "seed") if len(set(seeds)) == 1 else f"{min(seeds)} to {max(seeds)} seeds"
-    return {
-        "checkpoint": "; ".join(checkpoint),
-        "data": ", ".join(filter(None, data)),
-        "recipe": ", ".join(filter(None, recipe)),
-        "layers and seeds": f"{layers}; {each}",
-        "measured on": describe_machine(run),
-        "made with": ", ".join(filter(None, made_with)),
+    facts = {
+        "checkpoint": [
+            settings.get("ckpt") or sweep.checkpoint,
+            "its architecture, with random weights" if settings.get("init") == "random" else "",
+            f"{sweep.checkpoint} trained on {', then '.join(sweep.pretrained_on)}"
+            if sweep.pretrained_on
+            else "",
+        ],
+        "data": [
+            sweep.data,
+            f"{100 * fraction:g} % of the training examples" if fraction != 1 else "",
+            f"{run['test']['pairs']} test examples" if "pairs" in run["test"] else "",
+        ],
+        "recipe": [
+            settings["task"].get("objective", ""),
+            format_count(settings["epochs"], "epoch") if "epochs" in settings else "",
+            f"batches of {settings['batch_size']}" if "batch_size" in settings else "",
+            f"learning rate {settings['lr']:g}" if "lr" in settings else "",
+            f"pooling {run['pooling']}" if "pooling" in run else "",
+        ],
+        "layers and seeds": [
+            f"layers {', '.join(map(str, sweep.layers))} of {sweep.num_hidden_layers}",
+            each,
+        ],
+        "measured on": [
+            environment.get("device"),
+            format_count(threads, "thread") if threads else "",
+            run.get("precision"),
+        ],
+        "made with": [f"commit {str(commit)[:10]}" if commit else "", f"torch {torch}" if torch else ""],
     }
+    return [
+        f"{name}: {'; '.join(map(str, known))}" for name, v in facts.items() if (known := [*filter(None, v)])
+    ]
 
 
-# ------------------------------------------------------------------------- several tasks, pre-training, CKA
-
-
-def add_gradients(page: Page, results: list[dict[str, Any]]) -> None:
-    """Add the figure of the cosines between the gradients of several tasks, if a run has logged them."""
-    logged = [r for r in results if any(epoch.get("gradient_cosines") for epoch in r.get("epochs", []))]
-    if logged:
-        page.add_section("Several tasks")
-        title = "several tasks: cosine of their gradients"
-        page.add_figure(title, {"gradients": partial(plots.draw_gradient_cosines, logged)})
+# ------------------------------------------------------------------------- pre-training, other models, CKA
 
 
 def add_pretraining(page: Page, results: list[dict[str, Any]]) -> None:
     """Add the table of pre-training runs, and curves of loss and accuracy on held-out text."""
     page.add_section("Pre-training")
-    commands = [train_command(result, "", result["settings"].get("seed", 0)) for result in results]
-    page.add_table("pre-training, on held-out text", pretraining_table(results), commands=commands)
+    page.add_table("pre-training, on held-out text", pretraining_table(results))
+    for result in results:
+        add_command(page, [result], result["sweep"])
     panels = {"pretraining-masked": partial(plots.draw_mlm_loss, results)}
     if replaced := [result for result in results if result["settings"]["task"] == "rtd"]:
         panels["pretraining-replaced"] = partial(plots.draw_rtd_accuracy, replaced)
@@ -342,14 +297,14 @@ def add_pretraining(page: Page, results: list[dict[str, Any]]) -> None:
         for entry in result["curve"]:
             tokens = f"{entry['tokens'] / 1e6:.2f}"
             lines += [[result["sweep"], tokens, key, f"{v:.4f}"] for key, v in entry["held_out"].items()]
-    page.add_table("pre-training, by tokens seen", lines, is_printed=False, is_folded=True)
+    page.add_table("pre-training, by tokens seen", lines, is_folded=True)
 
 
 def add_models(page: Page, models: list[ModelScores]) -> None:
     """Add figures and tables of the models that evaluate.py has scored; a figure without data is left out."""
     page.add_section("Models scored by evaluate.py")
     panels = {
-        f"models-{group}": partial(model_scores.draw_score_by_size, models, group=group)
+        f"models-{group}": partial(model_scores.draw_mean_score_by_size, models, group=group)
         for group in model_scores.SIZE_GROUPS
         if any(model.mean_score(group) is not None for model in models)
     }
@@ -357,7 +312,7 @@ def add_models(page: Page, models: list[ModelScores]) -> None:
         panels["models-alignment"] = partial(model_scores.draw_alignment_and_uniformity, models)
     if any(model.speed for model in models):
         panels["models-speed"] = partial(model_scores.draw_speed, models)
-        page.add_table("speed of models", model_scores.speed_table(models), is_printed=False, is_folded=True)
+        page.add_table("speed of models", model_scores.speed_table(models), is_folded=True)
     page.add_figure("models scored by evaluate.py", panels)
     page.add_table("models scored by evaluate.py", model_scores.scores_table(models))
 
@@ -374,7 +329,7 @@ def add_cka(page: Page, pairs: list[dict[str, Any]]) -> None:
     sentences = pairs[0].get("sentences")
     source = f"Of the embeddings of {sentences} sentences ({pairs[0].get('source')})." if sentences else ""
     page.add_figure("linear CKA by layer", {"cka-layers": partial(plots.draw_cka_by_layer, pairs)}, source)
-    page.add_table("CKA by layer", lines, is_printed=False, is_folded=True)
+    page.add_table("CKA by layer", lines, is_folded=True)
     for number, pair in enumerate(pairs, start=1):
         if matrix := pair.get("matrix"):
             a, b = names[pair["a"]], names[pair["b"]]
@@ -382,7 +337,7 @@ def add_cka(page: Page, pairs: list[dict[str, Any]]) -> None:
             page.add_figure(title, {f"cka-map-{number}": partial(plots.draw_cka_heat_map, [pair])})
             table = [[f"{a} \\ {b}", *map(str, range(len(matrix[0])))]]
             table += [[str(i), *(f"{value:.4f}" for value in row)] for i, row in enumerate(matrix)]
-            page.add_table(title, table, is_printed=False, is_folded=True)
+            page.add_table(title, table, is_folded=True)
 
 
 def read_json_files(folder: Path) -> list[tuple[Path, dict[str, Any]]]:

@@ -10,21 +10,13 @@ from typing import Any
 
 from tmft.io.formatting import mean_and_std, percent
 from tmft.reports.comparisons import LayerComparison
+from tmft.reports.paper_tables import MISSING
 from tmft.runs.run_result import find_score, list_score_names
 from tmft.runs.sweeps import Sweep, describe_differences
 
-MISSING = "–"
-
-
-def best_and_last_layer(sweep: Sweep) -> list[int]:
-    """Return the layer of a sweep that is best on dev, and the last one of the model if it is another one."""
-    layers = [sweep.best_layer]
-    whole = sweep.num_hidden_layers
-    return layers if whole in layers or whole not in sweep.layers else [*layers, whole]
-
 
 def best_layers_table(sweeps: list[Sweep]) -> list[list[str]]:
-    """Return a table of each sweep at its layers of `best_and_last_layer`, with all metrics on dev and test.
+    """Return a table of each sweep at the layer that is best on dev, and whole, with all metrics.
 
     Rep et al. 2024 have these columns in tables 1 and 2: layer, parameters, and Spearman and Pearson on both
     splits, for a checkpoint as it is, trained on word similarity before, and pre-trained further before.
@@ -33,98 +25,71 @@ def best_layers_table(sweeps: list[Sweep]) -> list[list[str]]:
     columns = [(split, metric) for split in ("dev", "test") for metric in metrics]
     remarks = describe_differences(sweeps)
     has_remarks = any(remarks)
-    heading = ["run", "layer", "parameters", *(f"{split} {metric_name(metric)}" for split, metric in columns)]
+    heading = ["run", "layer", "of", "million parameters"]
+    heading += [f"{split} {metric_name(metric)}" for split, metric in columns]
     lines = [[*heading, "seeds", *["settings that differ"] * has_remarks]]
     for sweep, remark in zip(sweeps, remarks, strict=True):
-        for layer in best_and_last_layer(sweep):
-            lines.append(
-                [
-                    sweep.name,
-                    f"{layer} of {sweep.num_hidden_layers}",
-                    f"{sweep.layers[layer][0]['parameters']['paper'] / 1e6:.2f} M",
-                    *(mean_and_std(sweep.scores(layer, split, metric)) for split, metric in columns),
-                    str(len(sweep.layers[layer])),
-                    *[remark] * has_remarks,
-                ]
-            )
+        whole = sweep.num_hidden_layers
+        for layer in dict.fromkeys([sweep.best_layer, *[whole] * (whole in sweep.layers)]):
+            scores = [mean_and_std(sweep.scores(layer, split, metric)) for split, metric in columns]
+            cells = [sweep.name, str(layer), str(whole), million_parameters(sweep, layer), *scores]
+            lines.append([*cells, str(len(sweep.layers[layer])), *[remark] * has_remarks])
     return lines
 
 
 def score_by_layer_table(sweep: Sweep) -> list[list[str]]:
-    """Return a table with a line per layer of a sweep: mean and std over the seeds, x 100, on dev and test.
+    """Return a table with a line per layer of a sweep: mean and std over the seeds, x 100, size and speed.
 
     If the authors of TMFT have published scores, the table has those of each version of their paper, and our
     mean minus theirs.
     """
-    published = sweep.published_scores
-    num_seeds = max(len(runs) for runs in sweep.layers.values())
-    metric = metric_name(sweep.metric)
-    published_columns = [
-        f"{kind} ({version})" for version in published for kind in ("published", "difference")
-    ]
-    lines = [["layer", "seeds", f"dev {metric}", f"test {metric}", *published_columns, "parameters"]]
+    metric, published = metric_name(sweep.metric), sweep.published_scores
+    versions = [f"{kind} ({version})" for version in published for kind in ("published", "difference")]
+    heading = ["layer", "seeds", f"dev {metric}", f"test {metric}", *versions]
+    lines = [[*heading, "million parameters", "examples per second"]]
     for layer, runs in sweep.layers.items():
-        published_cells = []
+        scores = [mean_and_std(sweep.scores(layer, split)) for split in ("dev", "test")]
         for theirs in published.values():
             cells = [MISSING, MISSING]
             if layer < len(theirs) and is_defined(theirs[layer]):
-                difference = 100 * sweep.mean(layer, "test") - theirs[layer]
-                cells = [f"{theirs[layer]:.2f}", f"{difference:+.2f}"]
-            published_cells += cells
-        lines.append(
-            [
-                str(layer),
-                str(num_seeds) if len(runs) == num_seeds else f"{len(runs)} of {num_seeds}",
-                *(mean_and_std(sweep.scores(layer, split)) for split in ("dev", "test")),
-                *published_cells,
-                f"{runs[0]['parameters']['paper'] / 1e6:.2f} M",
-            ]
-        )
+                difference = sweep.mean(layer, "test") - theirs[layer] / 100
+                cells = [f"{theirs[layer]:.2f}", signed_percent(difference)]
+            scores += cells
+        speed = run_speed(runs)
+        size_and_speed = [million_parameters(sweep, layer), f"{speed:.0f}" if speed else MISSING]
+        lines.append([str(layer), str(len(runs)), *scores, *size_and_speed])
     return lines
 
 
-def size_and_speed_table(sweeps: list[Sweep]) -> list[list[str]]:
-    """Return a table with a line per layer of each sweep: parameters as the paper counts, speed, score."""
-    metric = metric_name(sweeps[0].metric)
-    lines = [["run", "layer", "million parameters", "threads", "examples per second", f"test {metric}"]]
-    for sweep in sweeps:
-        for layer, runs in sweep.layers.items():
-            speed = run_speed(runs)
-            threads = {str(run.get("environment", {}).get("threads", "")) for run in runs}
-            lines.append(
-                [
-                    sweep.name,
-                    str(layer),
-                    f"{runs[0]['parameters']['paper'] / 1e6:.2f}",
-                    ", ".join(sorted(threads)),
-                    f"{speed:,.0f}" if speed else "",
-                    percent(sweep.mean(layer, "test")),
-                ]
-            )
-    return lines
+def million_parameters(sweep: Sweep, layer: int) -> str:
+    """Return the number of parameters of a layer in millions, as the paper counts: "84.93"."""
+    return f"{sweep.layers[layer][0]['parameters']['paper'] / 1e6:.2f}"
+
+
+def signed_percent(difference: float) -> str:
+    """Return a difference of scores x 100 with its sign: "+0.41"."""
+    return "nan" if math.isnan(difference) else f"{100 * difference:+.2f}"
 
 
 def epochs_table(sweep: Sweep) -> list[list[str]]:
     """Return a table with a line per epoch of each run of a sweep."""
-    lines = [
-        ["layer", "seed", "epoch", "loss", f"dev {metric_name(sweep.metric)}", "examples per second", ""]
-    ]
-    for layer, runs in sweep.layers.items():
-        for run in runs:
-            for number, epoch in enumerate(run.get("epochs", []), start=1):
-                loss, dev = epoch.get("loss"), epoch.get("dev", {}).get(sweep.metric)
-                speed = epoch.get("pairs_per_second")
-                lines.append(
-                    [
-                        str(layer),
-                        str(run["settings"].get("seed", 0)),
-                        str(number),
-                        f"{loss:.4f}" if loss is not None else "",
-                        percent(dev) if dev is not None else "",
-                        f"{speed:,.0f}" if speed is not None else "",
-                        "chosen" if number == run.get("chosen_epoch") else "",
-                    ]
-                )
+    heading = ["layer", "seed", "epoch", "loss", f"dev {metric_name(sweep.metric)}"]
+    lines = [[*heading, "examples per second", "chosen"]]
+    for layer, run in ((layer, run) for layer, runs in sweep.layers.items() for run in runs):
+        for number, epoch in enumerate(run.get("epochs", []), start=1):
+            loss, dev = epoch.get("loss"), epoch.get("dev", {}).get(sweep.metric)
+            speed = epoch.get("pairs_per_second")
+            lines.append(
+                [
+                    str(layer),
+                    str(run["settings"].get("seed", 0)),
+                    str(number),
+                    f"{loss:.4f}" if loss is not None else MISSING,
+                    percent(dev) if dev is not None else MISSING,
+                    f"{speed:.0f}" if speed is not None else MISSING,
+                    "yes" if number == run.get("chosen_epoch") else "no",
+                ]
+            )
     return lines
 
 
@@ -134,7 +99,7 @@ def comparison_table(comparisons: list[LayerComparison]) -> list[list[str]]:
     heading = ["compared", "compared with", "difference", "95 % from", "to", "significant"]
     lines = [[*heading, *["remark"] * has_notes]]
     for one in comparisons:
-        points = [f"{100 * value:+.2f}" for value in (one.difference, one.low, one.high)]
+        points = [signed_percent(value) for value in (one.difference, one.low, one.high)]
         verdict = "yes" if one.is_significant else "no"
         lines.append([one.first, one.second, *points, verdict, *[one.note] * has_notes])
     return lines
@@ -155,24 +120,22 @@ def pretraining_table(results: list[dict[str, Any]]) -> list[list[str]]:
     results: contents of result.json. The loss is shown before and after training, the accuracies, x 100,
     after.
     """
-    heading = ["run", "parameters", "tokens seen", "masked: loss", "accuracy", "RTD accuracy", "RTD baseline"]
-    lines = [[*heading, "tokens/s", "hours"]]
+    heading = ["run", "million parameters", "million tokens", "masked: loss before", "after", "accuracy"]
+    lines = [[*heading, "RTD accuracy", "RTD baseline", "tokens per second", "hours"]]
     for result in results:
         before, after = result["held_out"]["before"], result["held_out"]["after"]
         objective = prediction_objective(after)
         speed = result["tokens_seen"] / result["seconds"] if result["seconds"] else math.nan
+        rtd = [after.get(key) for key in ("rtd_accuracy", "rtd_baseline")]
         lines.append(
             [
                 f"{result['sweep']}, seed {result['settings']['seed']}",
-                f"{result['parameters']['stored'] / 1e6:.2f} M",
-                f"{result['tokens_seen'] / 1e6:.1f} M",
-                f"{before[f'{objective}_loss']:.3f} to {after[f'{objective}_loss']:.3f}",
+                f"{result['parameters']['stored'] / 1e6:.2f}",
+                f"{result['tokens_seen'] / 1e6:.1f}",
+                *(f"{means[f'{objective}_loss']:.3f}" for means in (before, after)),
                 percent(after[f"{objective}_accuracy"]),
-                *(
-                    percent(after[key]) if key in after else MISSING
-                    for key in ("rtd_accuracy", "rtd_baseline")
-                ),
-                f"{speed:,.0f}",
+                *(MISSING if value is None else percent(value) for value in rtd),
+                f"{speed:.0f}",
                 f"{result['seconds'] / 3600:.2f}",
             ]
         )
@@ -255,13 +218,10 @@ def summarize(values: list[float]) -> dict[str, Any]:
 
 
 def run_speed(runs: list[dict[str, Any]]) -> float | None:
-    """Return the training examples per second, the median over epochs and then runs; None if not recorded."""
-    medians = []
-    for run in runs:
-        speeds = [epoch.get("pairs_per_second") for epoch in run.get("epochs", [])]
-        if speeds := [speed for speed in speeds if is_defined(speed) and speed > 0]:
-            medians.append(statistics.median(speeds))
-    return statistics.median(medians) if medians else None
+    """Return the training examples per second, the median over the epochs of runs; None if not recorded."""
+    speeds = [epoch.get("pairs_per_second") for run in runs for epoch in run.get("epochs", [])]
+    known = [speed for speed in speeds if is_defined(speed) and speed > 0]
+    return statistics.median(known) if known else None
 
 
 def metric_name(metric: str) -> str:

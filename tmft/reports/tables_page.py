@@ -16,10 +16,9 @@ import numpy as np
 
 from tmft.io.paths import PACKAGE_DATA
 from tmft.metrics import pearson
-from tmft.reports.drawing import heat_map, name_ticks, save_figure
+from tmft.reports.drawing import draw_line, figure, heat_map, line_style, name_ticks
 from tmft.reports.page import Page
-from tmft.reports.plots import draw_score_curves
-from tmft.reports.run_tables import MISSING
+from tmft.reports.paper_tables import MISSING
 from tmft.training_free.training_free_tables import FIGURES, Row, ScoreTable, TableScores
 
 ABOUT = (
@@ -104,8 +103,8 @@ def score_lines(
         cells.setdefault(line, {})[column] = f"{cell} ({printed})" if printed else cell
         columns[column] = None
     heading = [name.replace("_", " ") for name in FIGURES[table.figure][0]]
-    lines = [[*line, *(scores.get(column, "") for column in columns), ""] for line, scores in cells.items()]
-    return [[*heading, *columns, ""], *lines]
+    lines = [[*line, *(scores.get(column, MISSING) for column in columns)] for line, scores in cells.items()]
+    return [[*heading, *columns], *lines]
 
 
 def format_score(score: float, group: str) -> str:
@@ -117,13 +116,34 @@ def format_score(score: float, group: str) -> str:
 def draw_curves(
     results: TableScores, table: ScoreTable, group: str, tasks: Sequence[str], paths: list[Path]
 ) -> None:
-    """Draw the mean score by layer, with the deviation over the tasks."""
-    curves: dict[str, list[tuple[str, float, float]]] = {}
+    """Draw the mean score x 100 by layer, with a line per column: the deviation over the tasks is shaded.
+
+    The x axis has the layers in the order in which they first occur. A column with a single row, such as that
+    of random vectors, is a dashed horizontal line with its value.
+    """
+    columns: dict[str, dict[str, tuple[float, float]]] = {}  # column -> {layer: (mean, sample std)}
     for row in table.rows:
-        scores = [results.mean(row, [task]) for task in tasks]
-        point = row.layer, results.mean(row, tasks), stdev(scores) if len(scores) > 1 else 0.0
-        curves.setdefault(line_and_column(table, row)[1], []).append(point)
-    draw_score_curves(curves, paths, xlabel="layer", ylabel=f"score × 100, {group}")
+        scores = [100 * results.mean(row, [task]) for task in tasks]
+        point = 100 * results.mean(row, tasks), stdev(scores) if len(scores) > 1 else 0.0
+        if math.isfinite(point[0]):
+            columns.setdefault(line_and_column(table, row)[1], {})[row.layer] = point
+    curves = {name: points for name, points in columns.items() if len(points) > 1}
+    layers = list(dict.fromkeys(row.layer for row in table.rows if line_and_column(table, row)[1] in curves))
+    title, note = f"Mean score × 100, {group} by layer", "bands: one sample standard deviation over the tasks"
+    with figure(paths, title, f"{note} to both sides", "layer", f"score × 100, {group}") as axes:
+        for number, (name, points) in enumerate(columns.items()):
+            if name in curves:
+                means, stds = zip(*(points.get(layer, (math.nan, math.nan)) for layer in layers), strict=True)
+                draw_line(
+                    axes, number, name, range(len(layers)), means, stds, {}, min(0.18, 0.4 / len(curves))
+                )
+            else:
+                [(mean, _)] = points.values()
+                dashes = (0, (3 + 3 * number, 3))  # longer for each further line
+                style = line_style(number) | {"marker": "", "linestyle": dashes}
+                axes.axhline(mean, label=f"{name}: {mean:.2f}", **style)
+        axes.margins(x=0.03)
+        name_ticks(axes, layers)
 
 
 def draw_heat_map(
@@ -133,26 +153,23 @@ def draw_heat_map(
     scores = {line_and_column(table, row): 100 * results.mean(row, tasks) for row in table.rows}
     lines, columns = ([*dict.fromkeys(names)] for names in zip(*scores, strict=True))
     values = [[scores.get((line, column), math.nan) for column in columns] for line in lines]
-
-    def draw(axes: Any) -> None:
-        axes.figure.colorbar(heat_map(axes, values, "{:.1f}"), ax=axes, label="score × 100")
-        name_ticks(axes, columns, inches=4.1)
-        axes.set_yticks(range(len(lines)), [" ".join(line) for line in lines])
-
     note = "(1 − w) u + w v by layer and w: a hidden state u with the means v of its tokens over a text"
-    save_figure(draw, paths, title=f"{table.name} {group}", note=note)
+    with figure(paths, f"{table.name} {group}", note) as axes:
+        heat_map(axes, values, "{:.1f}", "score × 100")
+        name_ticks(axes, columns)
+        axes.set_yticks(range(len(lines)), [" ".join(line) for line in lines])
 
 
 def correlation_lines(
     results: TableScores, table: ScoreTable, groups: Mapping[str, Sequence[str]]
 ) -> list[list[str]]:
     """Return a table with the correlation, over the rows of each model, of the mean scores in two groups."""
-    lines = [["model", "rows", "Pearson", ""]]
+    lines = [["model", "rows", "Pearson"]]
     for model in dict.fromkeys(row.model for row in table.rows):
         rows = [row for row in table.rows if row.model == model]
         scores = np.array([[results.mean(row, tasks) for tasks in groups.values()] for row in rows])
         x, y = scores[np.isfinite(scores).all(1)].T
-        lines.append([model, str(len(x)), f"{pearson(x, y):.2f}" if len(x) > 1 else MISSING, ""])
+        lines.append([model, str(len(x)), f"{pearson(x, y):.2f}" if len(x) > 1 else MISSING])
     return lines
 
 

@@ -1,18 +1,14 @@
-"""The predictions of a run on the test split: written to its folder, read, and resampled.
+"""The predictions of a run on the test split: written to its folder, and read to compare it with others.
 
-By them two sweeps, or two layers, are compared (tmft/evaluation/bootstrap.py explains how).
-Shapes: N test examples, R resamples.
+Shapes: N test examples.
 """
 
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from tmft.evaluation.bootstrap import CONFIDENCE_INTERVAL, resample_scores
 from tmft.io.atomic import write_file
 from tmft.io.files import is_file, reading
 from tmft.metrics import METRICS, expected_prediction
@@ -20,14 +16,6 @@ from tmft.runs.sweeps import Sweep
 
 PREDICTIONS_FILE = "predictions.npz"
 MAX_ARRAY_BYTES = 2**24  # size of an array in the file: two million numbers of 8 bytes
-
-
-class Difference(NamedTuple):
-    """The difference of two scores on test, not x 100. low, high: ends of its 95 % confidence interval."""
-
-    difference: float
-    low: float
-    high: float
 
 
 def save_predictions(predictions: Mapping[str, tuple[np.ndarray, object]], folder: Path) -> None:
@@ -66,49 +54,17 @@ def read_predictions(folder: Path) -> tuple[np.ndarray, np.ndarray] | None:
         return predicted, labels
 
 
-@dataclass(frozen=True)
-class LayerScores:
-    """The test scores of a sweep at one layer on resampled examples.
-
-    labels: (N,), those of the test examples. scores: (R,), one for each resample, not x 100.
-    """
-
-    sweep: Sweep
-    layer: int
-    labels: np.ndarray
-    scores: np.ndarray
-
-
-def resample_layer(sweep: Sweep, layer: int) -> LayerScores | None:
-    """Return the resampled test scores of a sweep at a layer; None if its runs have no predictions."""
-    runs = read_sweep_predictions(sweep, layer)
-    return LayerScores(sweep, layer, runs[0][1], resample_scores(sweep.metric, runs)) if runs else None
-
-
-def compare_layer_scores(one: LayerScores, other: LayerScores) -> Difference | None:
-    """Return the score of `one` minus that of `other`; None if they are of different test examples.
-
-    The difference is significant if its confidence interval does not contain 0.
-    """
-    if not np.array_equal(one.labels, other.labels):
-        return None
-    difference = one.sweep.mean(one.layer, "test") - other.sweep.mean(other.layer, "test")
-    return Difference(difference, *np.percentile(one.scores - other.scores, CONFIDENCE_INTERVAL).tolist())
-
-
-def read_sweep_predictions(
-    sweep: Sweep, layer: int | None = None
-) -> list[tuple[np.ndarray, np.ndarray, float | None]]:
+def read_sweep_predictions(sweep: Sweep, layer: int) -> list[tuple[np.ndarray, np.ndarray, float | None]]:
     """Return [(predictions (N,), labels (N,), threshold)] with an entry for each seed at a layer.
 
-    layer: None takes the one that is best on dev. threshold: the one that the run chose on dev, None if its
+    threshold: the one that the run chose on dev, None if its
     metric has none. The list is empty if a seed has no predictions, if the labels of two seeds differ, or if
     the metric is not computed from one number per example.
     """
     if sweep.metric not in METRICS or expected_prediction(sweep.metric) == "embedding":
         return []
     runs = []
-    for result in sweep.layers[sweep.best_layer if layer is None else layer]:
+    for result in sweep.layers[layer]:
         if (predictions := read_predictions(result["folder"])) is None:
             return []
         runs.append((*predictions, result["dev"].get("threshold")))
