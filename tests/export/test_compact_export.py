@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-import tmft.cli.export_command as export_command
-from tmft.checkpoints.compact import CompactFile, dequantize, pack_weights, round_weight, search_scales
+from tmft.checkpoints.compact import dequantize, pack_weights, round_weight, search_scales
 from tmft.embedding.modules import Dense, LayerNorm, Normalize
 from tmft.errors import InputError
 from tmft.export import numpy_encoder
@@ -155,17 +154,9 @@ def test_the_biases_of_every_distance_are_those_of_tmft_and_are_not_rounded_to_f
     assert torch.equal(stored, encoder.relative_bias.weight.half().float())
 
 
-def test_the_model_that_ships_keeps_its_embeddings_and_needs_two_megabytes(tmp_path):
-    model = SentenceEncoder.from_pretrained(ROOT / "data/tiny")
-    sentences = (ROOT / "data/sample/test.tsv").read_text(encoding="utf-8").splitlines()
-    folder = exported(model, tmp_path / "compact")
-    after = torch.tensor(Encoder(folder).encode(sentences))
-    assert torch.cosine_similarity(torch.tensor(model.encode(sentences)), after).mean() > 0.975
-    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 2.1e6
-
-
 def test_the_folder_runs_without_torch_and_without_tmft(tmp_path):
     folder = exported(SentenceEncoder.from_pretrained(TWINS / "mlm", layer=1), tmp_path / "compact")
+    assert "from encode import Encoder" in (folder / "README.md").read_text(encoding="utf-8")
     code = "import sys; from encode import Encoder; Encoder('.').encode(['a b']); print(*sys.modules)"
     run = [sys.executable, "-c", code]
     modules = subprocess.run(run, cwd=folder, capture_output=True, text=True, check=True).stdout.split()
@@ -179,15 +170,6 @@ def test_the_folder_runs_without_torch_and_without_tmft(tmp_path):
     assert np.abs(np.corrcoef(u)).max() <= 1.0001 and printed[1].endswith(" Dogs sleep.")
     u /= np.linalg.norm(u, axis=1, keepdims=True)
     np.testing.assert_allclose(similarities, u @ u.T, atol=6e-4)
-
-
-def test_the_command_prints_bytes_and_cosines(tmp_path, capsys):
-    words = [str(TWINS / "mlm"), str(tmp_path / "compact"), "--format", "compact", "--dtype", "int8"]
-    export_command.main(words)
-    printed = capsys.readouterr().out
-    assert "as compact, int8: " in printed and " MB" in printed
-    assert "on average" in printed and "at least" in printed
-    assert "from encode import Encoder" in (tmp_path / "compact/README.md").read_text(encoding="utf-8")
 
 
 # ------------------------------------------------------------------------------------------------- refusals
@@ -229,11 +211,6 @@ def test_a_model_that_numpy_cannot_compute_is_refused(name, tmp_path):
     assert not (tmp_path / "x").exists()
 
 
-def test_other_dtypes_are_refused(tmp_path):
-    with pytest.raises(InputError, match="dtype float32: format compact supports int4, int8"):
-        export(tiny_model(), tmp_path / "x", "compact", "float32")
-
-
 def rewrite(path, change, **metadata):
     with safe_open(path, "pt") as file:
         metadata = file.metadata() | metadata
@@ -247,11 +224,10 @@ def weights(change, file="model.safetensors", **metadata):
 
 
 def edit(file, **keys):
-    """Change keys of a JSON file; one that is None is left out."""
+    """Change keys of a JSON file."""
 
     def change(folder):
         content = json.loads((folder / file).read_text()) | keys
-        content = {key: value for key, value in content.items() if value is not MISSING}
         (folder / file).write_text(json.dumps(content))
 
     return change
@@ -301,7 +277,6 @@ def scaled(name, factor):
     return lambda weights: weights.update({name: weights[name] * factor})
 
 
-MISSING = object()
 QUERY = "encoder.layer.0.attention.self.query.weight"
 BIAS = "encoder.layer.0.attention.self.query.bias"
 NORM = "embeddings.LayerNorm.weight"
@@ -316,31 +291,19 @@ DAMAGED = {
     "no bias": weights(lambda w: w.pop(BIAS)),
     "NaN in a weight": weights(scaled(NORM, torch.nan)),
     "infinite scales of words": weights(scaled(f"{WORDS}.scales", torch.inf)),
-    "a weight of one number": weights(lambda w: w.update({NORM: w[NORM][:1].clone()})),
     "an unknown tensor": weights(lambda w: w.update({"encoder.layer.9.output.dense.bias": w[BIAS].clone()})),
-    "a tensor twice": weights(lambda w: w.update({QUERY: torch.ones(24, 24).half()})),
     "fewer layers than weights": edit(CONFIG, num_hidden_layers=3),
-    "a billion layers": edit(CONFIG, num_hidden_layers=10**9),
-    "layers of true": edit(CONFIG, num_hidden_layers=True),
     "tensors that overlap": overlap,
     "cut short": replaced("model.safetensors", lambda path, _, content: path.write_bytes(content[:-100])),
-    "cut in the header": replaced(
-        "model.safetensors", lambda path, _, content: path.write_bytes(content[:100])
-    ),
     "bytes after the end": replaced(
         "model.safetensors", lambda path, _, content: path.write_bytes(content + b"x")
     ),
     "no tokenizer": replaced("tokenizer.json", lambda *_: None),
-    "not UTF-8": replaced(
-        CONFIG, lambda path, _, content: path.write_bytes(content[:-3] + b', "a": "\xff"}')
-    ),
     "a causal model": edit(CONFIG, is_decoder=True),
     "another family": edit(CONFIG, model_type="deberta-v2"),
     "an activation of modules": edit(CONFIG, hidden_act="Tanh"),
     "relative positions": edit(CONFIG, position_embedding_type="relative_key"),
-    "fewer words": edit(CONFIG, vocab_size=50),
     "heads that do not fit": edit(CONFIG, num_attention_heads=5),
-    "a missing size": edit(CONFIG, intermediate_size=MISSING),
     "an unknown module": modules(lambda m: [*m, {"type": "sentence_transformers.models.LSTM", "path": "9"}]),
     "a module of another package": modules(lambda m: [*m[:2], m[2] | {"type": "other.Dense"}, m[3]]),
     "no Pooling": modules(lambda m: [m[0], *m[2:]]),
@@ -349,10 +312,7 @@ DAMAGED = {
     "an unknown mode": edit(POOLING, pooling_mode_attention=True),
     "no prompt in the mean": edit(POOLING, include_prompt=False),
     "an unknown key of the Pooling": edit(POOLING, temperature=2),
-    "a Dense of another width": edit(DENSE, in_features=23),
-    "a Dense without its bias": edit(DENSE, bias=False),
     "an activation of another package": edit(DENSE, activation_function="other.Tanh"),
-    "a negative truncate_dim": edit(SETTINGS, truncate_dim=-5),
     "null prompts": edit(SETTINGS, prompts=None),
     "a prompt that does not exist": edit(SETTINGS, default_prompt_name="other"),
     "too long texts": edit(LIMITS, max_seq_length=41),
@@ -426,12 +386,3 @@ def test_a_text_that_is_no_string_is_refused(sentences, tmp_path):
         encoder.encode(["a", "\ud800"])
     with pytest.raises(ValueError, match="prompt_name 'x': choose one of query, document"):
         encoder.encode(["a"], prompt_name="x")
-
-
-def test_a_compact_file_names_its_weights_as_every_other(tmp_path):
-    model = tiny_model(model_type="bert")
-    folder = exported(model, tmp_path / "compact")
-    model.save_pretrained(tmp_path / "plain")
-    with safe_open(folder / "model.safetensors", "pt") as file:
-        assert set(CompactFile(file).keys()) == set(load_file(tmp_path / "plain/model.safetensors"))
-    assert json.loads((folder / "config.json").read_text())["model_type"] == "bert"

@@ -21,9 +21,7 @@ from tmft.export.quantization import (
     encoder_to_int8,
     warn_if_slow_in_bfloat16,
 )
-from tmft.io.distributed import single_process
 from tmft.serving.embedding_identity import model_record
-from tmft.serving.encode_file import encode_file
 
 DEBERTA = {
     "embedding_size": 24,
@@ -103,18 +101,6 @@ def test_a_neuron_with_a_large_output_does_not_make_the_others_coarse():
 
 
 @can_int8
-def test_queries_keys_and_values_of_one_product_are_those_of_three():
-    torch.manual_seed(0)
-    attention = tiny_model().encoder.layers[0].attention
-    x = torch.randn(2, 7, attention.query.in_features)
-    exact, rounded = (
-        module.project(x) for module in (attention, Int8SelfAttention(attention, x.abs().amax((0, 1))))
-    )
-    for one, other in zip(exact, rounded, strict=True):
-        torch.testing.assert_close(other, one.detach(), atol=0.02 * one.abs().max().item(), rtol=0)
-
-
-@can_int8
 def test_a_model_is_rounded_to_the_same_numbers_each_time_and_a_sentence_is_alone_in_its_batch():
     models = [tiny_model(), tiny_model()]
     for model in models:
@@ -164,13 +150,6 @@ def test_embeddings_in_8_bits_are_near_those_in_float32(model_type):
     assert rounded.dtype == np.float32 and 0.98 < cosines(exact, rounded).min() < 1 - 1e-9
 
 
-def test_bfloat16_is_near_float32():
-    model = tiny_model()
-    exact = model.encode(SENTENCES)
-    model.encoder.bfloat16()
-    assert 0.999 < cosines(exact, model.encode(SENTENCES)).min() < 1 - 1e-9
-
-
 def test_a_cpu_without_the_instructions_says_so(monkeypatch, caplog):
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
     with pytest.raises(InputError, match="dtype int8: this CPU has no VNNI .*: choose float32"):
@@ -187,22 +166,6 @@ def test_a_cpu_on_which_bf16_is_faster_says_so(monkeypatch, caplog):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_int8": True, "amx_bf16": True})
     encoder_to_int8(tiny_model())
     assert "int8: this CPU has AMX, with which bfloat16 is faster" in caplog.text
-
-
-def test_a_file_is_not_resumed_in_another_precision(tmp_path):
-    text, out = tmp_path / "x.txt", tmp_path / "x.npy"
-    text.write_text("a dog\n" * 9)
-    model, alone = tiny_model(), single_process(torch.device("cpu"))
-    assert model_record(model)["precision"] == "fp32"
-    with (
-        patch("tmft.serving.encode_file.write_npy", side_effect=KeyboardInterrupt),
-        pytest.raises(KeyboardInterrupt),
-    ):
-        encode_file(model, text, out, alone)
-    model.encoder.bfloat16()
-    assert model_record(model)["precision"] == "bf16"
-    with pytest.raises(InputError, match=r"embeddings of another model \(weights, precision\)"):
-        encode_file(model, text, out, alone)
 
 
 @can_int8

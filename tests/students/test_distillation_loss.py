@@ -186,24 +186,12 @@ def test_a_second_teacher_changes_the_labels_and_has_embeddings_of_its_own(place
     torch.testing.assert_close(both.labels, expected)
 
 
-def change_vectors(folder):
-    np.save(folder / "vectors.npy", np.roll(np.load(folder / "vectors.npy"), 1, axis=0))
-
-
-def change_a_line(folder):
-    (folder / "text.txt").write_text((folder / "text.txt").read_text().replace("\n", " at night\n", 1))
-
-
-@pytest.mark.parametrize("change", [change_vectors, change_a_line])
-@pytest.mark.parametrize("has_digests", [True, False])
-def test_embeddings_that_changed_on_disk_are_not_used(has_digests, change, place):
-    """An about.json without digests cannot vouch for any embeddings."""
+@pytest.mark.parametrize("change", [lambda vectors: vectors[1:], np.float64, np.ravel])
+def test_embeddings_of_another_form_are_not_used(change, place):
     teacher_examples(make_task(place), "train", [])
     [folder] = (place / "data/taught").iterdir()
-    if not has_digests:
-        (folder / "about.json").write_text("{}")
-    change(folder)
-    with pytest.raises(InputError, match="(are damaged|cannot be read) .*: remove the folder") as error:
+    np.save(folder / "vectors.npy", change(np.load(folder / "vectors.npy")))
+    with pytest.raises(InputError, match="cannot be read .*: remove the folder") as error:
         teacher_examples(make_task(place), "train", [])
     assert "\n" not in str(error.value)
 

@@ -35,7 +35,6 @@ LAYOUT_VERSION = "1"
 GROUP_SIZE = 32
 BATCH_SIZE = 32  # sentences that are computed together; they are sorted by length first
 DTYPES = {"U8": np.uint8, "I8": np.int8, "F16": np.float16}
-STORED_DTYPES = {"int4": "U8", "int8": "I8"}  # end of the name of a tensor -> its type; else it is F16
 
 
 class Encoder:
@@ -53,54 +52,54 @@ class Encoder:
             raise ValueError(f"{folder} cannot be read ({reason}): export it again") from None
 
     def read(self, folder: Path) -> None:
-        """Read all files of the folder, and check that each of them says what this page can compute."""
+        """Read all files of the folder, and check that they say nothing that this page does not compute."""
         config = read_json(folder, "config.json")
-        check_config(config)
+        model_type = config["model_type"]
+        check(model_type in ("bert", "electra", "mpnet"), f"model_type is {model_type!r}")
+        check(config.get("is_decoder", False) is False, "is_decoder is not false: the model is causal")
+        position_type = config.get("position_embedding_type", "absolute")
+        check(position_type == "absolute", f"position_embedding_type is {position_type!r}")
+        num_buckets = config.get("relative_attention_num_buckets", 32)
+        check(num_buckets == 32, f"there are {num_buckets} relative biases, not 32")
         self.num_layers, self.num_heads = config["num_hidden_layers"], config["num_attention_heads"]
-        self.epsilon, self.hidden_act = config["layer_norm_eps"], config["hidden_act"]
-        self.weights = read_weights(folder, "model.safetensors", weight_shapes(config))
-        if config["model_type"] == "mpnet":
+        self.epsilon, self.activation = config["layer_norm_eps"], HIDDEN_ACTIVATIONS[config["hidden_act"]]
+        self.weights = read_weights(folder, "model.safetensors")
+        if model_type == "mpnet":
             self.weights = rename_mpnet_weights(self.weights)
+        stored_layers = {name.split(".")[2] for name in self.weights if name.startswith("encoder.layer.")}
+        check(len(stored_layers) == self.num_layers, f"config.json has {self.num_layers} layers")
+
         transformer, pooling, *others = read_json(folder, "modules.json")
         kinds = [module["type"].removeprefix("sentence_transformers.models.") for module in others]
         names = transformer["type"], transformer["path"], pooling["type"]
         first = "sentence_transformers.models.Transformer", "", "sentence_transformers.models.Pooling"
         check(names == first, f"modules.json begins with {names}, not with {first}")
-        width = config["hidden_size"]
-        pooling_config = read_json(folder, f"{pooling['path']}/config.json")
-        self.pools_first_token = is_cls_pooling(pooling_config, width)
+        settings = read_json(folder, f"{pooling['path']}/config.json")
+        settings.pop("word_embedding_dimension", None)
+        modes = [name for name, value in settings.items() if value and name != "include_prompt"]
+        is_known = modes in (["pooling_mode_cls_token"], ["pooling_mode_mean_tokens"])
+        check(is_known and settings.get("include_prompt", True), f"the Pooling has {settings}")
+        self.pools_first_token = modes == ["pooling_mode_cls_token"]
         self.modules: list[Callable[[np.ndarray], np.ndarray]] = []  # what follows the pooling: functions
         for kind, path in zip(kinds, [module["path"] for module in others], strict=True):
             if kind == "Dense":
-                settings = read_json(folder, f"{path}/config.json")
-                check_sizes(settings, "in_features", "out_features")
-                check(settings["in_features"] == width, f"{path} does not take embeddings of {width}")
-                shape: tuple[int, ...] = (settings["out_features"], width)
-                check(
-                    settings["bias"] is True or settings["bias"] is False, f"{path} has no true or false bias"
-                )
-                shapes = {"linear.weight": shape} | ({"linear.bias": shape[:1]} if settings["bias"] else {})
-                weights = read_weights(folder, f"{path}/model.safetensors", shapes)
-                self.modules.append(dense(weights, settings["activation_function"]))
-                width = settings["out_features"]
+                weights = read_weights(folder, f"{path}/model.safetensors")
+                activation = read_json(folder, f"{path}/config.json")["activation_function"]
+                self.modules.append(dense(weights, DENSE_ACTIVATIONS[activation]))
             elif kind == "Normalize":
                 self.modules.append(lambda x: x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12))
             else:
                 raise ValueError(f"modules.json has the module {kind}, expected Dense or Normalize")
+
         settings = read_json(folder, "config_sentence_transformers.json")
         self.truncate_dim = settings.get("truncate_dim")
-        if self.truncate_dim is not None:
-            check_sizes(settings, "truncate_dim")
         self.prompts, self.default_prompt_name = settings["prompts"], settings["default_prompt_name"]
-        check(all(isinstance(text, str) for text in self.prompts.values()), "a prompt is no text")
         check(self.default_prompt_name in (None, *self.prompts), "there is no prompt default_prompt_name")
         self.tokenizer = Tokenizer.from_str(read_file(folder, "tokenizer.json").decode())
         largest_id = max(self.tokenizer.get_vocab().values())
-        check(
-            largest_id < config["vocab_size"], f"tokenizer.json has the id {largest_id}, which has no vector"
-        )
+        has_vector = largest_id < len(self.weights["embeddings.word_embeddings.weight"])
+        check(has_vector, f"tokenizer.json has the id {largest_id}, which has no vector")
         limits = read_json(folder, "sentence_bert_config.json")
-        check_sizes(limits, "max_seq_length")
         positions = len(self.weights["embeddings.position_embeddings.weight"])
         check(limits["max_seq_length"] <= positions, "sentence_bert_config.json allows too many tokens")
         check(limits.get("do_lower_case", False) is False, "sentence_bert_config.json has do_lower_case")
@@ -163,10 +162,9 @@ class Encoder:
             layer = f"encoder.layer.{n}"
             attended = self.attention(hidden, score_bias, f"{layer}.attention")
             hidden = self.norm(hidden + attended, f"{layer}.attention.output.LayerNorm")
-            inner = HIDDEN_ACTIVATIONS[self.hidden_act](self.linear(hidden, f"{layer}.intermediate.dense"))
-            hidden = self.norm(
-                hidden + self.linear(inner, f"{layer}.output.dense"), f"{layer}.output.LayerNorm"
-            )
+            inner = self.activation(self.linear(hidden, f"{layer}.intermediate.dense"))
+            outputs = self.linear(inner, f"{layer}.output.dense")
+            hidden = self.norm(hidden + outputs, f"{layer}.output.LayerNorm")
         return hidden
 
     def attention(self, hidden: np.ndarray, score_bias: np.ndarray, name: str) -> np.ndarray:
@@ -251,11 +249,12 @@ DENSE_ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def dense(weights: dict[str, np.ndarray], activation: str) -> Callable[[np.ndarray], np.ndarray]:
+def dense(
+    weights: dict[str, np.ndarray], activation: Callable[[np.ndarray], np.ndarray]
+) -> Callable[[np.ndarray], np.ndarray]:
     """Return the function of a Dense module: activation(x W^T + b)."""
     weight, bias = weights["linear.weight"], weights.get("linear.bias", np.float32(0))
-    check(activation in DENSE_ACTIVATIONS, f"a Dense has the activation {activation}")
-    return lambda x: DENSE_ACTIVATIONS[activation](x @ weight.T + bias)
+    return lambda x: activation(x @ weight.T + bias)
 
 
 # --------------------------------------------------------------------------------------------- reading files
@@ -285,123 +284,48 @@ def read_json(folder: Path, name: str) -> Any:
     return json.loads(read_file(folder, name).decode())
 
 
-def check_sizes(config: dict[str, Any], *names: str) -> None:
-    """Raise ValueError unless the entries of these names are whole numbers of 1 or more."""
-    for name in names:
-        check(type(config[name]) is int and config[name] > 0, f"{name} is {config[name]!r}")
-
-
-def check_config(config: dict[str, Any]) -> None:
-    """Raise ValueError if config.json describes no encoder that this page computes."""
-    model_type, head_count = config["model_type"], config["num_attention_heads"]
-    check(model_type in ("bert", "electra", "mpnet"), f"model_type is {model_type!r}")
-    check(config.get("is_decoder", False) is False, "is_decoder is not false: the model is causal")
-    check(config["hidden_act"] in HIDDEN_ACTIVATIONS, f"hidden_act is {config['hidden_act']!r}")
-    position_type = config.get("position_embedding_type", "absolute")
-    check(position_type == "absolute", f"position_embedding_type is {position_type!r}")
-    sizes = "vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings", "num_attention_heads"
-    check_sizes({"embedding_size": 1} | config, "embedding_size", *sizes)
-    check(config["hidden_size"] % head_count == 0, f"num_attention_heads is {head_count}")
-    layers, epsilon = config["num_hidden_layers"], config["layer_norm_eps"]
-    check(type(layers) is int and 0 <= layers <= 1000, f"num_hidden_layers is {layers!r}")
-    check(isinstance(epsilon, float) and 0 <= epsilon < 1, f"layer_norm_eps is {epsilon!r}")
-    check(config.get("relative_attention_num_buckets", 32) == 32, "there are other than 32 relative biases")
-
-
-def is_cls_pooling(config: dict[str, Any], width: int) -> bool:
-    """Return whether the first token is the embedding, and not the mean. config: that of the Pooling."""
-    flags = {name: value for name, value in config.items() if name.startswith("pooling_mode_")}
-    modes = [name for name, value in flags.items() if value is True]
-    if modes not in (["pooling_mode_cls_token"], ["pooling_mode_mean_tokens"]):
-        raise ValueError(f"the Pooling has the poolings {modes}, expected the mean or cls")
-    are_flags = all(value is True or value is False for value in flags.values())
-    others = config.keys() - flags.keys() - {"word_embedding_dimension", "include_prompt"}
-    includes_prompt = config.get("include_prompt", True) is True
-    is_known = are_flags and not others and includes_prompt
-    check(is_known and config.get("word_embedding_dimension", width) == width, f"the Pooling has {config}")
-    return modes == ["pooling_mode_cls_token"]
-
-
-def weight_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Return {name: shape} of all weights of an encoder. config: the content of config.json."""
-    D, inner = config["hidden_size"], config["intermediate_size"]
-    E = config.get("embedding_size", D)  # narrower in some ELECTRAs
-    is_mpnet = config["model_type"] == "mpnet"
-    linears, norms = {}, {"embeddings.LayerNorm": (E,)}
-    if E != D:
-        linears["embeddings_project"] = (D, E)
-    for n in range(config["num_hidden_layers"]):
-        layer = f"encoder.layer.{n}"
-        linears |= {f"{layer}.attention.self.{part}": (D, D) for part in ("query", "key", "value")}
-        linears[f"{layer}.attention.output.dense"] = (D, D)
-        linears[f"{layer}.intermediate.dense"], linears[f"{layer}.output.dense"] = (inner, D), (D, inner)
-        norms[f"{layer}.attention.output.LayerNorm"] = norms[f"{layer}.output.LayerNorm"] = (D,)
-    shapes: dict[str, tuple[int, ...]] = {
-        "embeddings.word_embeddings.weight": (config["vocab_size"], E),
-        "embeddings.position_embeddings.weight": (config["max_position_embeddings"], E),
-    }
-    if is_mpnet:
-        shapes[RELATIVE_BIAS] = (32, config["num_attention_heads"])
-    else:
-        check_sizes(config, "type_vocab_size")
-        shapes["embeddings.token_type_embeddings.weight"] = (config["type_vocab_size"], E)
-    for name, shape in (linears | norms).items():
-        if is_mpnet:
-            for part, bert_part in MPNET_PARTS.items():
-                name = f"{name}.".replace(bert_part, part).removesuffix(".")
-        shapes[f"{name}.weight"], shapes[f"{name}.bias"] = shape, shape[:1]
-    return shapes
-
-
-def read_weights(folder: Path, file_name: str, shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Return {name: float32 array} for a compact safetensors file, which has to have exactly these weights.
+def read_weights(folder: Path, file_name: str) -> dict[str, np.ndarray]:
+    """Return {name: float32 array} for the weights in a compact safetensors file.
 
     The file is the length of a JSON text (8 bytes), this text, which says where each tensor is, and the
-    tensors, one after the other. A file that names no layout is one in float16. shapes: {name: shape} of the
-    weights.
+    tensors, one after the other. A file that names no layout is one in float16.
     """
     content = read_file(folder, file_name)
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length].decode())
     metadata, data = header.pop("__metadata__", {}), memoryview(content)[8 + length :]
-    if (version := metadata.get("compact_layout", LAYOUT_VERSION)) != LAYOUT_VERSION:
-        raise ValueError(
-            f"{file_name} has the layout {version}, this file reads {LAYOUT_VERSION}: export it again"
-        )
+    version = metadata.get("compact_layout", LAYOUT_VERSION)
+    check(
+        version == LAYOUT_VERSION, f"{file_name} has the layout {version}, this file reads {LAYOUT_VERSION}"
+    )
     stored, position = {}, 0
     for name, tensor in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-        dtype = STORED_DTYPES.get(name.rpartition(".")[2], "F16")
         begin, end = tensor["data_offsets"]
-        check(
-            begin == position and tensor["dtype"] == dtype, f"{file_name} has a wrong place or type of {name}"
-        )
-        stored[name] = np.frombuffer(data[begin:end], DTYPES[dtype]).reshape(tensor["shape"])
-        check(dtype != "F16" or np.isfinite(stored[name]).all(), f"{file_name}: {name} is not finite")
+        check(begin == position, f"{file_name} has a wrong place of {name}")
+        stored[name] = np.frombuffer(data[begin:end], DTYPES[tensor["dtype"]]).reshape(tensor["shape"])
         position = end
     check(position == len(data), f"{file_name} is cut short, or too long")
     weights = {}
-    for name, shape in shapes.items():
-        if name in stored:
-            weights[name] = stored.pop(name).astype(np.float32)
-        else:
-            kind = "int4" if f"{name}.int4" in stored else "int8"
-            check(f"{name}.{kind}" in stored, f"{file_name} has no {name}")
-            weights[name] = unpack(stored.pop(f"{name}.{kind}"), stored.pop(f"{name}.scales", None), name)
-        found = weights[name].shape
-        check(found == shape, f"{file_name} has {name} of shape {found}, not {shape}")
-    check(not stored, f"{file_name} has tensors that no weight needs: {', '.join(sorted(stored))}")
+    for name, tensor in stored.items():
+        matrix, _, kind = name.rpartition(".")
+        if kind in ("int4", "int8"):
+            check(f"{matrix}.scales" in stored, f"{file_name} has no scales of {matrix}")
+            weights[matrix] = unpack(tensor, stored[f"{matrix}.scales"], matrix)
+        elif kind != "scales":
+            weights[name] = tensor.astype(np.float32)
+    for name, weight in weights.items():
+        check(np.isfinite(weight).all(), f"{file_name}: {name} is not finite")
     return weights
 
 
-def unpack(numbers: np.ndarray, scales: np.ndarray | None, name: str) -> np.ndarray:
+def unpack(numbers: np.ndarray, scales: np.ndarray, name: str) -> np.ndarray:
     """Return a matrix, (R, C) float32, from its numbers and scales, see the top of this file."""
     group_size = numbers.shape[1]
     if numbers.dtype == np.uint8:  # int4: two numbers in a byte
         numbers = np.stack([numbers & 15, numbers >> 4], axis=2).reshape(len(numbers), -1).astype(np.int8) - 8
         group_size = GROUP_SIZE
     R, C = numbers.shape
-    if scales is None or scales.shape != (R, -(-C // group_size)):
-        raise ValueError(f"{name} has no scales of the right shape")
+    check(scales.shape == (R, -(-C // group_size)), f"{name} has no scales of the right shape")
     return numbers * np.repeat(scales.astype(np.float32), group_size, axis=1)[:, :C]
 
 

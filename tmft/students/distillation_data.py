@@ -24,7 +24,7 @@ from tmft.device import choose_device, choose_precision
 from tmft.errors import InputError, check_range
 from tmft.io.atomic import write_file
 from tmft.io.distributed import single_process
-from tmft.io.files import digest, file_digest, is_file, is_folder, reading
+from tmft.io.files import digest, is_file, is_folder, reading
 from tmft.metrics import is_computed_on_text
 from tmft.pretraining.corpus import read_nonempty_lines
 from tmft.sentence_encoder import SentenceEncoder
@@ -32,7 +32,6 @@ from tmft.serving.encode_file import encode_file
 from tmft.tasks import Task
 
 CACHE_FOLDER = "taught"  # an old name, kept so that embeddings from earlier versions are found
-KEPT_FILES = ("text.txt", "vectors.npy")  # their digests are in about.json
 REMEDY = "remove the folder, and the embeddings of the teacher are computed again"
 BLOCK_ROWS = 8192  # of the embeddings that are combined at a time
 MAX_DEV_LINES = 2000  # maximal size of dev, and of test, if they are lines of the text
@@ -81,7 +80,7 @@ def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) 
     The lines are in random order, without duplicates. The labels are a memory-mapped tensor, (N, D) float32.
     Those of two teachers are combined (see `combine_embeddings`) in memory.
     Embeddings that another run has computed are used again; an interrupted computation is resumed.
-    Raises InputError if too few lines are left, or if the embeddings on disk have changed since then.
+    Raises InputError if too few lines are left, or if the embeddings on disk are damaged.
     """
     config = EmbeddingDistillationConfig(**task.objective_args)
     splits_text = is_computed_on_text(task.metric)
@@ -118,18 +117,25 @@ def embedded_lines(
         Random(0).shuffle(lines)
         write_file(folder / "text.txt", partial(stream_lines, lines[: config.max_lines or None]))
         del lines  # they are read again: two copies of much text are large
-    is_complete = is_file(folder / "about.json")  # which is written last
-    if is_complete:
-        check_teacher_digests(folder)
-    lines = read_kept_lines(folder)
+    with (
+        reading(folder, REMEDY),
+        open(folder / "text.txt", encoding="utf-8", newline="\n") as file,  # \r ends no line
+    ):
+        lines = [line.removesuffix("\n") for line in file]
     if len(lines) < 2 + 2 * held_out_size(len(lines), splits_text):
         raise InputError(
             f"text {' '.join(map(str, paths))}: {len(lines)} lines are left, too few: give a longer text",
             "text",
         )
-    if not is_complete:
+    if not is_file(folder / "about.json"):  # which is written last
         embed_with_teacher(teacher, paths, folder, len(lines))
-    return lines, read_embeddings(folder / "vectors.npy", len(lines))
+    with reading(folder, REMEDY):
+        # Mode "c" is copy on write: torch accepts only arrays that can be written.
+        embeddings = np.load(folder / "vectors.npy", mmap_mode="c", allow_pickle=False)
+        if embeddings.ndim != 2 or len(embeddings) != len(lines) or embeddings.dtype != np.dtype("<f4"):
+            found = f"shape {embeddings.shape} and dtype {embeddings.dtype}"
+            raise ValueError(f"vectors.npy has {found} for {len(lines)} lines")
+        return lines, torch.from_numpy(embeddings)
 
 
 def held_out_size(num_lines: int, splits_text: bool) -> int:
@@ -176,44 +182,14 @@ def embed_with_teacher(teacher: str, paths: list[Path], folder: Path, num_lines:
     model = SentenceEncoder.from_pretrained(teacher, dtype=dtype).to(device)
     print(f"teacher {teacher}: {num_lines} lines, {model.dimensions} dimensions, kept in {folder}")
     encode_file(model, folder / "text.txt", folder / "vectors.npy", single_process(device))
-    digests = {name: file_digest(folder / name) for name in KEPT_FILES}
-    about = {"teacher": teacher, "text": list(map(str, paths)), "lines": num_lines, "digests": digests}
+    about = {"teacher": teacher, "text": list(map(str, paths)), "lines": num_lines}
     write_file(folder / "about.json", json.dumps(about, indent=2) + "\n")
-
-
-def check_teacher_digests(folder: Path) -> None:
-    """Raise InputError if text.txt or vectors.npy are not those that embed_with_teacher wrote."""
-    with reading(folder, REMEDY):
-        digests = json.loads((folder / "about.json").read_text(encoding="utf-8"))["digests"]
-        for name in KEPT_FILES:
-            if file_digest(folder / name) != digests[name]:
-                raise ValueError(f"{name} has changed")
 
 
 def stream_lines(lines: Iterable[str], path: Path) -> None:
     """Write lines to a new text file, path, one after the other, so that the text is not copied."""
     with open(path, "w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{line}\n" for line in lines)
-
-
-def read_kept_lines(folder: Path) -> list[str]:
-    """Return the lines of text.txt."""
-    with (
-        reading(folder, REMEDY),
-        open(folder / "text.txt", encoding="utf-8", newline="\n") as file,  # \r ends no line
-    ):
-        return [line.removesuffix("\n") for line in file]
-
-
-def read_embeddings(path: Path, num_lines: int) -> Tensor:
-    """Return the memory-mapped embeddings of a vectors.npy, (num_lines, D) float32."""
-    with reading(path.parent, REMEDY):
-        # Mode "c" is copy on write: torch accepts only arrays that can be written.
-        embeddings = np.load(path, mmap_mode="c", allow_pickle=False)
-        if embeddings.ndim != 2 or len(embeddings) != num_lines or embeddings.dtype != np.dtype("<f4"):
-            shape, dtype = embeddings.shape, embeddings.dtype
-            raise ValueError(f"{path.name} has shape {shape} and dtype {dtype} for {num_lines} lines")
-        return torch.from_numpy(embeddings)
 
 
 def deduplicate(lines: Iterable[str], excluded: Iterable[str]) -> Iterator[str]:

@@ -59,7 +59,10 @@ def narrow_student(
     Raises InputError for num_layers, a hidden_size or a vocab_size out of range, and for a vocab_size with a
     tokenizer from which no tokens can be removed.
     """
-    check_shape(num_layers, hidden_size, teacher)
+    check_count("num_layers", num_layers, 0, MAX_COUNT)
+    check_count("hidden_size", hidden_size, HEAD_SIZE, teacher.dimensions)
+    if hidden_size % HEAD_SIZE:
+        raise InputError(f"hidden_size {hidden_size}: choose a multiple of {HEAD_SIZE}", "hidden_size")
     counts = token_counts(teacher, lines)  # (number of the teacher's tokens,)
     tokenizer, kept = teacher.tokenizer, list(range(len(teacher.tokenizer.vocabulary)))
     if vocab_size is not None:
@@ -93,14 +96,6 @@ def narrow_student(
     note = "\nIt is not trained yet.\n"
     student.card_data = ModelCardData(note, teachers=(teacher.source or "a teacher",), kept_layers=())
     return student.eval()
-
-
-def check_shape(num_layers: int, hidden_size: int, teacher: SentenceEncoder) -> None:
-    """Raise InputError unless a student of this teacher can have so many layers of this hidden size."""
-    check_count("num_layers", num_layers, 0, MAX_COUNT)
-    check_count("hidden_size", hidden_size, HEAD_SIZE, teacher.dimensions)
-    if hidden_size % HEAD_SIZE:
-        raise InputError(f"hidden_size {hidden_size}: choose a multiple of {HEAD_SIZE}", "hidden_size")
 
 
 def embed_single_tokens(teacher: SentenceEncoder, ids: Sequence[int]) -> Tensor:
