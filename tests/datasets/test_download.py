@@ -1,7 +1,6 @@
 """A release is downloaded, checked and unpacked; any answer of a server is one line, and no file changes."""
 
 import gzip
-import io
 import socketserver
 import time
 import zipfile
@@ -17,7 +16,7 @@ import tmft.datasets.download
 import tmft.datasets.readers
 from tmft.data import SPLITS, read_examples
 from tmft.datasets.digests import SHA256
-from tmft.datasets.download import download_dataset, unzip_texts
+from tmft.datasets.download import download_dataset
 from tmft.datasets.releases import RELEASES
 from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
@@ -179,31 +178,6 @@ def test_an_address_that_is_none_is_one_line(url, tmp_path):
     with pytest.raises(InputError, match="cannot download ") as error:
         download_dataset("stsb", url, tmp_path / "data")
     assert str(error.value).isprintable()
-
-
-def test_an_archive_that_unpacks_to_gigabytes_is_refused(answer, tmp_path, monkeypatch):
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr("a/SICK.txt", bytes(2600))
-        file.writestr("b/SICK.txt", bytes(2600))
-        file.writestr("large.exe", bytes(9999))  # which is not unpacked
-    (tmp_path / "a.zip").write_bytes(archive.getvalue())
-    monkeypatch.setattr(tmft.datasets.readers, "MAX_UNPACKED_BYTES", 5000)
-    with pytest.raises(InputError, match="a.zip unpacks to more than 5,000 bytes"):
-        download_dataset(
-            "sick", f"{answer(LINE + bytes([13, 10]) + archive.getvalue())}/a.zip", tmp_path / "data"
-        )
-    monkeypatch.setattr(tmft.datasets.readers, "MAX_UNPACKED_BYTES", 5200)
-    assert unzip_texts(tmp_path / "a.zip", tmp_path) == tmp_path and (tmp_path / "SICK.txt").is_file()
-
-
-@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_a_zip_whose_blocks_may_have_any_size_is_refused_before_it_is_unpacked(method, tmp_path):
-    with zipfile.ZipFile(tmp_path / "a.zip", "w", method) as archive:
-        archive.writestr("SICK.txt", "a" * 10_000)
-    with pytest.raises(InputError, match="a.zip is compressed by another method than deflate: unpack it"):
-        unzip_texts(tmp_path / "a.zip", tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["a.zip"]
 
 
 def test_nothing_is_downloaded_offline_or_without_an_address(tmp_path, monkeypatch):

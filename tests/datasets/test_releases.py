@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import tmft.datasets.readers
 from tmft.data import SPLITS, read_examples
 from tmft.datasets.digests import SHA256, SHA256_OF_DOWNLOADS, check_sha256
 from tmft.datasets.download import download_dataset, write_splits
@@ -399,13 +398,6 @@ def test_a_changed_file_is_recognized_by_its_sha256(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"SICK_train.txt is not the published SICK_train.txt \(SHA-256\)"):
         read("sick", write(tmp_path, files))
     assert read("quora", write(tmp_path, FORMS["course, pairs"][1]))
-
-
-def test_a_file_that_unpacks_to_too_many_bytes_is_an_error(tmp_path, monkeypatch):
-    """A few compressed KB of one letter may become gigabytes."""
-    monkeypatch.setattr(tmft.datasets.readers, "MAX_UNPACKED_BYTES", 50)
-    with pytest.raises(InputError, match="a.tsv.gz unpacks to more than 50 bytes"):
-        read("stsb", write(tmp_path, {"a.tsv.gz": SBERT}), "a.tsv.gz")
 
 
 # ----------------------------------------------------------------------------------------- what is written

@@ -1,8 +1,6 @@
 """Download releases of data sets, and convert them to the TSV files that tmft/data.py reads."""
 
 import http.client
-import os
-import shutil
 import tempfile
 import urllib.error
 import urllib.parse
@@ -17,10 +15,10 @@ from tqdm import tqdm
 from tmft.checkpoints.hub import is_offline
 from tmft.data import DATA_FOLDER, parse_label
 from tmft.datasets.digests import SHA256_OF_DOWNLOADS, check_sha256
-from tmft.datasets.readers import REMEDY, check_unpacked_size
+from tmft.datasets.readers import REMEDY
 from tmft.datasets.releases import RELEASES, Release, Splits, read_release
 from tmft.errors import InputError, describe_error
-from tmft.io.atomic import check_output_folder, is_same_file, temporary_sibling, write_file
+from tmft.io.atomic import check_output_folder, is_same_file, replacing_files, write_file
 from tmft.io.files import reading
 from tmft.io.text import join_lines
 from tmft.tasks import CLASSES_FROM_FILE, TASKS
@@ -119,13 +117,9 @@ def unzip_texts(path: Path, folder: Path) -> Path:
     if not zipfile.is_zipfile(path):
         return path
     with reading(path, REMEDY), zipfile.ZipFile(path) as archive:
-        members = [member for member in archive.infolist() if member.filename.endswith(".txt")]
-        check_unpacked_size(sum(member.file_size for member in members), path)
-        if not {member.compress_type for member in members} <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-            # zipfile unpacks a block of bzip2 as a whole: 50 bytes become 45 MB, whatever file_size is
-            raise InputError(f"{path} is compressed by another method than deflate: unpack it yourself")
-        for member in members:  # no more bytes than file_size are read
-            (folder / Path(member.filename).name).write_bytes(archive.read(member))
+        for name in archive.namelist():
+            if name.endswith(".txt"):
+                (folder / Path(name).name).write_bytes(archive.read(name))
     return folder
 
 
@@ -170,20 +164,12 @@ def write_splits(splits: Splits, dataset_name: str, folder: Path) -> None:
                     cells.append(join_lines(cell))
             lines.append("\t".join(cells))
         texts[split] = "\n".join(lines) + "\n"
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with temporary_sibling(folder.parent) as scratch:
-            complete = Path(scratch) / folder.name
-            complete.mkdir()
-            for split, text in texts.items():
-                path = complete / f"{split}.tsv"
-                path.parent.mkdir(exist_ok=True)  # for names such as senteval's sst2/train
-                path.write_text(text, encoding="utf-8", newline="\n")
-            if folder.exists():  # an earlier copy is replaced only when the new one is complete
-                os.replace(folder, Path(scratch) / "old")
-            shutil.move(complete, folder)
-    except OSError as error:
-        raise InputError(f"cannot write {folder} ({error}): check space and permissions") from None
+    earlier = [path.relative_to(folder).as_posix() for path in folder.rglob("*.tsv")]
+    with replacing_files(folder, earlier) as new:
+        for split, text in texts.items():
+            path = new / f"{split}.tsv"
+            path.parent.mkdir(exist_ok=True)  # for names such as senteval's sst2/train
+            path.write_text(text, encoding="utf-8", newline="\n")
 
 
 def write_sentences(sentences: Iterable[str], path: Path) -> int:

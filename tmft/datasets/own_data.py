@@ -12,7 +12,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
@@ -41,19 +40,7 @@ COLUMN_LISTS = (
 SPLIT_NAMES = {"train": "train", "test": "test"} | dict.fromkeys(("dev", "validation", "valid", "val"), "dev")
 DECIMALS = (".", ",")
 MAX_CLASSES_SHOWN = 10
-
-
-@dataclass
-class Split:
-    """The examples of one split, and the numbers of those that were left out.
-
-    rows: the cells of each example, in the order of the columns. empty_texts, no_labels: numbers of examples
-    with an empty text, or with no score or label.
-    """
-
-    rows: list[Row] = field(default_factory=list)
-    empty_texts: int = 0
-    no_labels: int = 0
+EMPTY_TEXT, NO_LABEL = "an empty text", "no score or label"  # why an example is left out
 
 
 def convert_tables(
@@ -91,35 +78,31 @@ def convert_tables(
             check_writable(file, inputs=[path for _, path in paths])
             if file.exists():
                 raise InputError(f"{file} exists: remove it, or name another folder with `out`", "out")
-    splits: dict[str, Split] = {}
-    for split_name, path in paths:
-        append_examples(path, columns, splits.setdefault(split_name, Split()), encoding, decimal)
+    splits: dict[str, list[Row]] = {}
+    left_out: Counter[tuple[str, str]] = Counter()  # (split, why) -> number of examples
+    for split, path in paths:
+        rows, reasons = read_own_table(path, columns, encoding, decimal)
+        splits.setdefault(split, []).extend(rows)
+        left_out.update((split or "all", reason) for reason in reasons)
     if fractions is not None:
-        [undivided] = splits.values()
-        splits_as_read = {"all": undivided}
-        divided = divide_into_splits(undivided.rows, columns, fractions, seed)
-        splits = {name: Split(rows) for name, rows in divided.items()}
-    else:
-        splits_as_read = splits = {name: splits[name] for name in SPLITS if name in splits}
-    for name, split in splits.items():
-        if not split.rows:
+        splits = divide_into_splits(splits[""], columns, fractions, seed)
+    splits = {name: splits[name] for name in SPLITS if name in splits}
+    for name, rows in splits.items():
+        if not rows:
             raise InputError(
                 f"no examples are left for {name}: give more of them, or change `split`", "split"
             )
-    report = [describe_split(name, split.rows, columns) for name, split in splits.items()]
-    for name, split in splits_as_read.items():
-        counts = {
-            "left out, with an empty text": split.empty_texts,
-            "left out, with no score or label": split.no_labels,
-        }
-        report += [f"note {name}: {count} {what}" for what, count in counts.items() if count]
-    rows_by_split = {name: split.rows for name, split in splits.items()}
-    report += describe_repetitions(rows_by_split, columns)
+    report = [describe_split(name, rows, columns) for name, rows in splits.items()]
+    for name in (*SPLITS, "all"):
+        for reason in (EMPTY_TEXT, NO_LABEL):
+            if count := left_out[name, reason]:
+                report.append(f"note {name}: {count} left out, with {reason}")
+    report += describe_repetitions(splits, columns)
     if out is None:
         return report
     with replacing_files(out) as folder:
-        for name, split in splits.items():
-            lines = ["\t".join(columns), *map("\t".join, split.rows)]
+        for name, rows in splits.items():
+            lines = ["\t".join(columns), *map("\t".join, rows)]
             (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
     report.append(f"wrote {out} ({', '.join(f'{name}.tsv' for name in splits)})")
     return [*report, describe_next_command(out, splits, columns)]
@@ -197,11 +180,16 @@ def assign_splits(files: Sequence[str], divided: bool) -> list[tuple[str, Path]]
 # ---------------------------------------------------------------------------------------------------- reading
 
 
-def append_examples(path: Path, columns: dict[str, str], split: Split, encoding: str, decimal: str) -> None:
-    """Append the examples of a table to a split. columns: {name in the TSV file: name in the table}."""
-    count = 0
+def read_own_table(
+    path: Path, columns: dict[str, str], encoding: str, decimal: str
+) -> tuple[list[Row], list[str]]:
+    """Return the examples of a table, and for each one that is left out the reason.
+
+    columns: {name in the TSV file: name in the table}.
+    """
+    rows: list[Row] = []
+    reasons: list[str] = []
     for location, values in read_values(path, list(columns.values()), encoding):
-        count += 1
         row = dict(zip(columns, values, strict=True))
         cells = {name: cell_text(value, columns[name], location) for name, value in row.items()}
         texts = {name: join_lines(cell) for name, cell in cells.items() if name not in LABEL_NAMES}
@@ -209,15 +197,16 @@ def append_examples(path: Path, columns: dict[str, str], split: Split, encoding:
         if "label" in row:
             labels["label"] = label_text(row["label"])
         if not all(map(has_visible_text, texts.values())):
-            split.empty_texts += 1
+            reasons.append(EMPTY_TEXT)
         elif not all(labels.values()):
-            split.no_labels += 1
+            reasons.append(NO_LABEL)
         else:
             if "score" in labels:
                 labels["score"] = normalize_score(labels["score"], location, decimal)
-            split.rows.append(tuple((texts | labels)[name] for name in columns))
-    if count == 0:
+            rows.append(tuple((texts | labels)[name] for name in columns))
+    if not rows and not reasons:
         raise InputError(f"no examples ({path}): the table is empty")
+    return rows, reasons
 
 
 def normalize_score(cell: str, location: str, decimal: str) -> str:
@@ -320,9 +309,9 @@ def describe_repetitions(splits: dict[str, list[Row]], columns: dict[str, str]) 
     return result
 
 
-def describe_next_command(out: Path, splits: dict[str, Split], columns: dict[str, str]) -> str:
+def describe_next_command(out: Path, splits: dict[str, list[Row]], columns: dict[str, str]) -> str:
     """Return a line with the command that reads the files, or how to add a task if none reads such files."""
-    values = values_by_column([row for split in splits.values() for row in split.rows], columns)
+    values = values_by_column([row for rows in splits.values() for row in rows], columns)
     task, options = "", ""
     if "score" in values:
         scores = [float(score) for score in values["score"]]

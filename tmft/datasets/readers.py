@@ -17,7 +17,6 @@ from tmft.errors import InputError
 from tmft.io.files import is_file, reading
 from tmft.io.text import select_columns
 
-MAX_UNPACKED_BYTES = 1 << 28  # of a file; the data sets that are read at once have a few million bytes
 REMEDY = "download it again"
 Row = tuple[str, ...]  # the cells of one example, in the order of Release.columns
 Columns = tuple[str, ...] | tuple[int, ...]
@@ -135,14 +134,5 @@ def read_text(path: Path, encoding: str, known_sha256: Mapping[str, str]) -> str
     with reading(path, REMEDY):
         content = path.read_bytes()
         check_sha256(path, content, known_sha256)
-        if content[:2] == b"\x1f\x8b":
-            with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
-                content = file.read(MAX_UNPACKED_BYTES + 1)
-            check_unpacked_size(len(content), path)
+        content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
         return content.decode(encoding)
-
-
-def check_unpacked_size(num_bytes: int, path: Path) -> None:
-    """Raise InputError if the unpacked content of a file has more than MAX_UNPACKED_BYTES."""
-    if num_bytes > MAX_UNPACKED_BYTES:
-        raise InputError(f"{path} unpacks to more than {MAX_UNPACKED_BYTES:,} bytes: unpack it yourself")
