@@ -213,7 +213,7 @@ def expected(model: SentenceEncoder) -> dict[str, float]:
     assert 0 < close.sum() < len(scores) / 2
     u_close, v_close = u[close], v[close]
     measures = mean_cosine(x), iso_score(x), alignment(u_close, v_close), uniformity(x)
-    measures += -alignment(u_close, v_close, power=1), uniformity(x, power=1)
+    measures += -alignment(u_close, v_close, power=1), uniformity(torch.cat([u, v]), power=1)
     return {"spearman": spearman(cosines(u, v), scores)} | dict(zip(NAMES, measures, strict=True))
 
 

@@ -14,10 +14,10 @@ from conftest import tiny_model
 
 from tmft import InputError, SentenceEncoder
 from tmft.cli import tables_command as command
-from tmft.data import read_examples
+from tmft.data import SPLITS, read_examples
 from tmft.datasets.task_lookup import get_task
 from tmft.embedding.prompts import PROMPTS
-from tmft.evaluation.evaluators import EVALUATORS, unlabeled_texts
+from tmft.evaluation.evaluators import EVALUATORS
 from tmft.evaluation.isotropy import alignment, iso_score, uniformity
 from tmft.metrics import pearson
 from tmft.reports.tables_page import read_published
@@ -138,7 +138,8 @@ CHECKED = [
 def test_a_row_has_the_score_of_a_model_that_is_changed_by_hand(name, row, here, scores):
     task = get_task(name, data_root=str(here / "data"))
     read_split = partial(read_examples, task)
-    encode = encode_by_hand(here, row, unlabeled_texts(task, read_split, "test"))
+    splits = SPLITS if name == "sst2" else ["test"]  # of a classifier's task: all texts
+    encode = encode_by_hand(here, row, [text for split in splits for text in read_split(split).sentences])
     expected = (EVALUATORS | FAST_EVALUATORS)[task.task_type](encode, task, read_split)[task.metric]
     assert scores[row][name] == pytest.approx(expected, abs=1e-6)
 
@@ -158,7 +159,7 @@ def test_isotropy_is_of_vectors_that_are_not_scaled(here, scores):
     examples = read_examples(get_task("stsb", data_root=str(here / "data")), "train")
     best = [n for n, score in enumerate(examples.labels) if score == 5]
     u, v = (model.encode([column[n] for n in best], convert_to_tensor=True) for column in examples.texts)
-    x = model.encode(list(dict.fromkeys(examples.sentences)), convert_to_tensor=True)
+    x = model.encode(examples.sentences, convert_to_tensor=True)
     result = scores[Row("BERT", "1+4")]
     assert result["alignment"] == pytest.approx(alignment(u, v, scale=False), rel=1e-5)
     assert result["uniformity"] == pytest.approx(uniformity(x, scale=False), rel=1e-5)
@@ -190,6 +191,12 @@ def test_a_task_without_data_is_left_out_and_named(run, here, capsys):
     assert list(content["rows"][0]["scores"]) == ["stsb"]
     assert "few STS (without sts12, sts13, sts14, sts15, sts16, sickr, str)" in printed
     assert "\nstr is left out: " in printed
+
+
+def test_a_layer_that_the_model_lacks_is_an_error(run, here):
+    (here / "deep.toml").write_text(BLOCK + "layers = [5]")
+    with pytest.raises(InputError, match="^layer 5: this checkpoint has 4 layers"):
+        run("--table", here / "deep.toml")
 
 
 def test_damaged_data_is_an_error(run, here):
@@ -253,6 +260,7 @@ BAD_TABLES = {
     BLOCK + 'rows = ["idff"]': "--token-weights 'idff': choose one of uniform",
     BLOCK + 'rows = ["idf=wiki"]': "--text 'wiki': choose one of text",
     BLOCK + 'layers = ["first"]': "--layer first: write a number",
+    BLOCK + 'interpolate = ["half"]': "--interpolate 'half': give a number",
     BLOCK + 'figure = "pie"': "--figure 'pie': choose one of ",
     BLOCK.replace("BERT", "BART"): "--model 'BART': choose one of T0, T1",
     BLOCK.replace("STS", "SST"): "--group 'SST': choose one of STS",

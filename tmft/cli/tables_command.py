@@ -20,17 +20,11 @@ from tmft.data import DATA_FOLDER, SPLITS
 from tmft.datasets.task_lookup import get_task, read_split
 from tmft.errors import InputError
 from tmft.evaluation.evaluators import Evaluation
+from tmft.evaluation.isotropy import iso_score
 from tmft.io.atomic import check_output_folder
 from tmft.io.text import read_sentences
 from tmft.reports.tables_page import write_tables_page
-from tmft.training_free.training_free_tables import (
-    MEASURES,
-    Unit,
-    isotropy_units,
-    read_tables,
-    score_tables,
-    task_unit,
-)
+from tmft.training_free.training_free_tables import MEASURES, Unit, make_unit, read_tables, score_tables
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -44,7 +38,8 @@ def main(argv: list[str] | None = None) -> None:
     tables = read_tables(args.table, static)
     text, average_text = (read_sentences(path) if path else [] for path in (args.text, args.average_text))
     names = list(dict.fromkeys(task for table in tables for task in table.tasks))
-    needs_text = any(row.needs_text for table in tables for row in table.rows)
+    rows = [row for table in tables for row in table.rows]
+    needs_text = any("=" in row.token_weights + row.postprocess or row.interpolate for row in rows)
     if (needs_text or "isoscore" in names) and not text:
         problem = f"table {tables[0].name} estimates from another text: give --text, such as WikiText-2"
         raise InputError(problem, "text")
@@ -65,21 +60,20 @@ def read_units(args: Namespace, names: list[str], text: list[str]) -> tuple[dict
     """
     units: dict[str, Unit] = {}
     missing = []
-    if not set(names).isdisjoint(MEASURES):
-        pairs = get_task("stsb", data_root=args.data_root)
-        units |= isotropy_units(text, Evaluation(pairs, cache(partial(read_split, pairs)), "train"))
-    for name in (name for name in names if name not in MEASURES):
-        task = get_task(name, data_root=args.data_root)
-        evaluation = Evaluation(task, cache(partial(read_split, task)), args.split)
+    for name in names:
+        if name == "isoscore":
+            units[name] = Unit(text, lambda encode: iso_score(encode(text)))
+            continue
+        task_name, split = ("stsb", "train") if name in MEASURES else (name, args.split)
+        task = get_task(task_name, data_root=args.data_root)
+        evaluation = Evaluation(task, cache(partial(read_split, task)), split)
         try:
-            evaluation.read()
+            units[name] = make_unit(name, evaluation, args.fast)
         except InputError as error:
-            if glob(str(DATA_FOLDER / task.files.format(split=args.split))):
+            if glob(str(DATA_FOLDER / task.files.format(split=split))):
                 raise  # the data is there, and wrong
             missing.append(f"{name} is left out: {error}")
-            continue
-        units[name] = task_unit(evaluation, args.fast)
-    return {name: units[name] for name in names if name in units}, missing
+    return units, missing
 
 
 # fmt: off

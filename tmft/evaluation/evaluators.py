@@ -130,14 +130,15 @@ def evaluate_isotropy(encode: EncodeFunction, task: Task, examples: Examples) ->
 
     encode: a function from N sentences to their embeddings, (N, D) float32.
     Mean cosine, IsoScore and uniformity are computed from the distinct sentences, alignment from the pairs
-    with scores above 0.8 of the range (above 4 of 5), as in Gao et al. 2021 (SimCSE).
+    with scores above 0.8 of the range (above 4 of 5), as in Gao et al. 2021 (SimCSE); printed_uniformity from
+    all sentences.
     """
-    x = encode(list(dict.fromkeys(examples.sentences)))
-    u, v = (encode(column) for column in examples.texts)
+    x, both = encode(list(dict.fromkeys(examples.sentences))), encode(examples.sentences)
+    u, v = both.chunk(2)
     is_similar = labels_to_targets(examples.labels, task) > 0.8
     u, v = u[is_similar], v[is_similar]
     measures = mean_cosine(x), iso_score(x), alignment(u, v), uniformity(x)
-    printed = -alignment(u, v, power=1), uniformity(x, power=1)
+    printed = -alignment(u, v, power=1), uniformity(both, power=1)
     return dict(zip(ISOTROPY_METRICS, (*measures, *printed), strict=True))
 
 
@@ -174,12 +175,11 @@ class Evaluation:
     objective: Objective | None = None
     threshold: float | None = None
 
-    def read(self) -> None:
-        """Read all splits that are needed, so that missing or damaged data is reported early."""
+    def read(self) -> list[Examples]:
+        """Return all splits that are needed; missing or damaged data is then reported early."""
         if is_trained_on_train(self.task):
-            read_splits(self.task, self.read_split, self.split)
-        else:
-            self.read_split(self.split)
+            return read_splits(self.task, self.read_split, self.split)
+        return [self.read_split(self.split)]
 
     @property
     def examples(self) -> Examples:

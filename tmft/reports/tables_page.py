@@ -27,19 +27,15 @@ ABOUT = (
     "(transductive), and those with =text from another text. RE are random vectors for the same vocabulary. "
     "Taking the best of a column means choosing on the data that is scored."
 )
-Published = dict[
-    tuple[str, str, str, str], dict[str, str]
-]  # table, tasks, weights, post-processing -> scores
+# Table, tasks, token weights, post-processing -> {model: printed score x 100, or ""}
+Published = dict[tuple[str, ...], dict[str, str]]
 
 
 def read_published() -> Published:
-    """Return the printed scores of data/extraction.tsv, x 100; by the name of the model."""
+    """Return the printed scores of data/extraction.tsv."""
     rows = (PACKAGE_DATA / "extraction.tsv").read_text(encoding="utf-8").splitlines()
     heading, *lines = (row.split("\t") for row in rows)
-    return {
-        (table, tasks, weights, postprocess): dict(zip(heading[4:], scores, strict=True))
-        for table, tasks, weights, postprocess, *scores in lines
-    }
+    return {tuple(cells[:4]): dict(zip(heading[4:], cells[4:], strict=True)) for cells in lines}
 
 
 def write_tables_page(

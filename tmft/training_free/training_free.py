@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tmft.device import progress_bar
-from tmft.embedding.layer_mix import WORD_EMBEDDINGS
+from tmft.embedding.layer_mix import WORD_EMBEDDINGS, check_layer_mix
 from tmft.embedding.token_weights import NEEDS_TEXT, TokenWeights
 from tmft.errors import InputError
 from tmft.evaluation.classification import EncodeFunction
@@ -114,6 +114,7 @@ class TrainingFreeEncoders:
         self.static_states = {layer: PooledStates(other) for layer, other in static.items()}
         self.fitted: dict[Any, list[nn.Module]] = {}  # post-processing that no task changes
         for config in configs.values():
+            check_layer_mix(config.layers, model.encoder)
             for layer in config.layers or (None,):
                 if config.interpolate != 1:
                     self.states[config.prompt].add(layer, config)

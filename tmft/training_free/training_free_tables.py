@@ -3,8 +3,8 @@
 A table file (TOML) names groups of tasks, models and tables. data/extraction.toml has the tables and figures
 of Stankevičius and Lukoševičius 2024 (arXiv:2408.08073) and explains the form. A row of a table becomes a
 TrainingFreeConfig. Texts are encoded once for all rows with the same prompt. Token weights and
-post-processing are estimated from the sentences of each task (transductive) or, with =text, from another
-text.
+post-processing are estimated from the sentences of each task (transductive; all splits of a task for which
+a classifier is trained) or, with =text, from another text.
 """
 
 import math
@@ -25,7 +25,8 @@ from tmft.errors import InputError, check_choice
 from tmft.evaluation.classification import PROTOTYPING_CONFIG, EncodeFunction, evaluate_classification
 from tmft.evaluation.clustering import evaluate_clustering
 from tmft.evaluation.evaluators import EVALUATORS, Evaluation
-from tmft.evaluation.isotropy import alignment, iso_score, uniformity
+from tmft.evaluation.isotropy import alignment, uniformity
+from tmft.io.arguments import check_fields
 from tmft.io.files import reading
 from tmft.io.paths import PACKAGE_DATA
 from tmft.sentence_encoder import SentenceEncoder
@@ -35,7 +36,6 @@ from tmft.training_free.static_models import random_static_model, static_models_
 from tmft.training_free.training_free import TrainingFreeConfig, TrainingFreeEncoders
 
 BUILT_IN = PACKAGE_DATA / "extraction.toml"
-MEASURES = ("isoscore", "alignment", "uniformity")  # named as tasks are; the others are scored x 100
 NEEDS_MASK = ("mask-token", "no-mask")  # token weights that only a prompt with [M] has
 # Keys of a table file and their types.
 MODEL_KEYS = {"layer": str, "prompt": str, "static": str, "interpolate": (int, float)}
@@ -88,11 +88,6 @@ class Row:
         return TrainingFreeConfig(
             weights, postprocess, texts, postprocess_texts, layers, prompt, self.interpolate
         )
-
-    @property
-    def needs_text(self) -> bool:
-        """Whether something is estimated from the text of --text."""
-        return "=" in self.token_weights + self.postprocess or self.interpolate != 0
 
     def resolve(self, last: int) -> "list[Row]":
         """Return the rows for a model with this number of layers: one, or one for each layer."""
@@ -175,13 +170,14 @@ def make_table(
     rows, groups = [], dict[str, list[str]]()
     for model in [*block.get("models", []), *static]:
         check_choice("model", model, models)
-        settings = {"layer": "last", "interpolate": 0.0} | models[model]
-        axes = [block.get("layers", [settings["layer"]]), block.get("interpolate", [settings["interpolate"]])]
-        axes = [[""], [0.0]] if settings.get("static") else axes  # a static model has neither
+        base = Row(model, **models[model])
+        axes = [block.get("layers", [base.layer]), block.get("interpolate", [base.interpolate])]
+        axes = [[""], [0.0]] if base.static else axes  # a static model has neither
         for layer, w, options in product(*axes, block.get("rows", ["uniform"])):
             weights, _, postprocess = str(options).partition(" ")
             changes = {"layer": str(layer), "interpolate": w, "token_weights": weights}
-            row = Row(model, **settings | changes | {"postprocess": postprocess})
+            row = replace(base, **changes, postprocess=postprocess)
+            check_fields(row)
             row.resolve(12)[0].to_config()  # so that a mistake is reported before a model is loaded
             if row.prompt or weights not in NEEDS_MASK:
                 rows.append(row)
@@ -207,38 +203,42 @@ class Unit:
     score: Callable[[EncodeFunction], float]
 
 
-def task_unit(evaluation: Evaluation, fast: bool) -> Unit:
-    """Return the unit of a task. fast: whether FAST_EVALUATORS take the place of the papers' protocols."""
-    task = evaluation.task
-    evaluators = EVALUATORS | (FAST_EVALUATORS if fast else {})
+def measure_alignment(encode: EncodeFunction, pairs: Evaluation) -> float:
+    """Return the alignment of the pairs with the highest score, whose vectors are not scaled to length 1."""
+    examples = pairs.examples
+    best = [n for n, score in enumerate(examples.labels) if score == pairs.task.max_score]
+    u, v = (encode([column[n] for n in best]) for column in examples.texts)
+    return alignment(u, v, scale=False)
+
+
+def measure_uniformity(encode: EncodeFunction, pairs: Evaluation) -> float:
+    """Return the uniformity of the sentences of all pairs, whose vectors are not scaled to length 1.
+
+    A sentence that occurs twice counts twice, so that the result is finite for vectors far apart.
+    """
+    return uniformity(encode(pairs.examples.sentences), scale=False)
+
+
+# Measures of embeddings, named as tasks are; isoscore is that of the text, the pairs are those of STSB train.
+# Source: Stankevičius and Lukoševičius 2024, sections 3.5.4 and 3.5.5.
+PAIR_MEASURES = {"alignment": measure_alignment, "uniformity": measure_uniformity}
+MEASURES = ("isoscore", *PAIR_MEASURES)
+
+
+def make_unit(name: str, evaluation: Evaluation, fast: bool) -> Unit:
+    """Return the unit of a task, or of one of the PAIR_MEASURES.
+
+    fast: whether FAST_EVALUATORS take the place of the papers' protocols.
+    """
+    task, evaluators = evaluation.task, EVALUATORS | (FAST_EVALUATORS if fast else {})
 
     def score(encode: EncodeFunction) -> float:
+        if name in PAIR_MEASURES:
+            return PAIR_MEASURES[name](encode, evaluation)
         scores = evaluators[task.task_type](encode, task, evaluation.read_split, evaluation.split)
         return float(scores[task.metric])
 
-    return Unit(evaluation.unlabeled_texts, score)
-
-
-def isotropy_units(text: Sequence[str], pairs: Evaluation) -> dict[str, Unit]:
-    """Return the units of the MEASURES, of vectors that are not scaled to length 1.
-
-    text: the sentences of IsoScore. pairs: STSB train; alignment is that of its pairs with score 5,
-    uniformity that of its distinct sentences. Source: Stankevičius and Lukoševičius 2024, sections 3.5.4 and
-    3.5.5.
-    """
-
-    def align(encode: EncodeFunction) -> float:
-        examples = pairs.examples
-        best = [n for n, score in enumerate(examples.labels) if score == pairs.task.max_score]
-        u, v = (encode([column[n] for n in best]) for column in examples.texts)
-        return alignment(u, v, scale=False)
-
-    sentences = list(dict.fromkeys(pairs.examples.sentences))
-    return {
-        "isoscore": Unit(text, lambda encode: iso_score(encode(list(text)))),
-        "alignment": Unit(sentences, align),
-        "uniformity": Unit(sentences, lambda encode: uniformity(encode(sentences), scale=False)),
-    }
+    return Unit([text for examples in evaluation.read() for text in examples.sentences], score)
 
 
 @dataclass
