@@ -111,7 +111,7 @@ MRPC_DEV = 500  # number of training pairs that become dev
 def dev_from_end_of_train(splits: Splits) -> Splits:
     """Split the last 500 of the 4076 training pairs of MRPC off as dev, as dataset-sts does.
 
-    The release has no dev split; the paper used that of GLUE, which has 408 other pairs.
+    The release has no dev split; the authors' code uses that of GLUE, which has 408 other pairs.
     """
     train = splits["train"]
     return {"train": train[:-MRPC_DEV], "dev": train[-MRPC_DEV:], "test": splits["test"]}

@@ -5,7 +5,7 @@ the sentence, [X.] for the sentence with a full stop added unless it ends in one
 tokenizer's [MASK]. The templates in PROMPTS ask a masked language model what the sentence means.
 Source of the templates: Stankevičius and Lukoševičius 2024, arXiv:2408.08073, table 1, word for word, with
 straight quotation marks; T0 is that of Jiang et al. 2022 (PromptBERT), arXiv:2201.04337, whose code adds a
-full stop to the sentence: 'This sentence: "[X.]" means [M].' has its scores.
+full stop to the sentence: 'This sentence: "[X.]" means [M].'
 """
 
 import logging

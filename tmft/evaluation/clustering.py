@@ -1,9 +1,9 @@
 """Evaluation by clustering: k-means, which does not know the labels, should put texts of a class together.
 
 There are as many clusters as classes, and the accuracy is that of the best one-to-one mapping of clusters to
-classes. A run keeps the best of ten restarts, and the score is the mean of ten runs with different seeds, as
-in Stankevičius and Lukoševičius 2024 (arXiv:2408.08073, section 3.5.1). From equal initial centers, k-means
-here takes the same steps as k-means in scikit-learn, and finds the same clusters.
+classes. The score is the mean of ten runs with different seeds, as in Stankevičius and Lukoševičius 2024
+(arXiv:2408.08073, section 3.5.1); a run keeps the best of ten restarts, as in the code that they name. From
+equal initial centers, k-means here takes the steps of scikit-learn's, and finds the same clusters.
 
 Letters in this file: N texts, D dimensions, k clusters, R restarts, T draws of a center.
 """

@@ -57,7 +57,7 @@ def alignment(u: Tensor, v: Tensor, power: float = 2, scale: bool = True) -> flo
     """Return the mean squared distance between similar sentences.
 
     u, v: (N, D), the two embeddings of each pair of similar sentences. power: of the distance. Ni et al. 2021
-    (arXiv:2108.08877, equation 3) print the negative of that with power 1, where 0 is best and -2 is worst.
+    (arXiv:2108.08877, equation 3) print the negative of that with power 1, in [-2, 0], where lower is worse.
     scale: scale embeddings to length 1 first; 0 is then best and 4 is worst. Stankevičius and Lukoševičius
     2024 (arXiv:2408.08073, figure 3) do not. NaN if there are no pairs.
     Source: Wang and Isola 2020, arXiv:2005.10242, equation 8 with alpha = power.

@@ -1,9 +1,9 @@
 """T5's decoder, whose first output can be used as the embedding of a sentence.
 
 A T5 decoder generates text token by token, and each of its layers attends to the hidden states of the
-encoder. If its only input is the start token, it returns one vector that depends on the whole sentence. On
-semantic similarity this vector does better than the mean over the encoder's tokens (Ni et al. 2021,
-arXiv:2108.08877, section 3.1 and table 3).
+encoder. If its only input is the start token, it returns one vector that depends on the whole sentence. After
+fine-tuning on NLI this vector does better on semantic similarity than the mean over the encoder's tokens,
+before it far worse (Ni et al. 2021, arXiv:2108.08877, section 3.1 and table 3).
 
 Letters in this file: S sentences, B rows of a batch, T tokens in a row, W start tokens in a row of the
 decoder, D hidden_size, H heads, A d_kv. A row of the encoder may hold several sentences; the decoder gets one

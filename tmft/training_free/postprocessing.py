@@ -16,7 +16,7 @@ then decide every cosine and every distance. The registry POSTPROCESSING has the
   normalize  scales each embedding to unit length; nothing is fitted
 
 Stankevičius and Lukoševičius 2024 (arXiv:2408.08073, section 3.4) compare them without fine-tuning. Their
-formula of abtt has an element-wise product where a projection is needed; its result is the same as center.
+formula of abtt has an element-wise product where a projection is needed; it does little more than center.
 All maps but quantile and normalize are affine, W x + b, and are saved as a Dense module, which
 sentence-transformers can load.
 Letters in this file: N sentences that a map is fitted to, S sentences that it is applied to, D dimensions,

@@ -226,10 +226,7 @@ MEASURES = ("isoscore", *PAIR_MEASURES)
 
 
 def make_unit(name: str, evaluation: Evaluation, fast: bool) -> Unit:
-    """Return the unit of a task, or of one of the PAIR_MEASURES.
-
-    fast: whether FAST_EVALUATORS take the place of the papers' protocols.
-    """
+    """Return the unit of a task or of a measure; fast: by FAST_EVALUATORS, not by the papers' protocols."""
     task, evaluators = evaluation.task, EVALUATORS | (FAST_EVALUATORS if fast else {})
 
     def score(encode: EncodeFunction) -> float:
