@@ -234,6 +234,7 @@ def test_a_file_of_vectors_is_a_model_of_the_commands(vectors, tmp_path, capsys)
 BAD_VECTORS = {
     "": "line 1: no number of words and of dimensions",
     "the 1 0 0\na 0 1 0\n": "line 1: no number of words and of dimensions",
+    "999999999 999999\nthe 1 0\n": "line 1: 999999999 times 999999 numbers are more than the file has",
     "2 3\nthe 1 0 0\na 0 1\n": "line 3: no word with 3 numbers",
     "2 3\nthe 1 0 0\na 0 1 b\n": "line 3: no word with 3 numbers",
     "2 3\nthe 1 0 0\na 0 1 nan\n": "line 3: no word with 3 numbers",

@@ -155,6 +155,8 @@ def read_word_vectors(path: Path, drop_frequent: int = 0) -> SentenceEncoder:
         problem = f"{path}, line 1: no number of words and of dimensions"
         raise InputError(f"{problem}: name a file in the text format of word2vec, or add this line")
     V, D = map(int, header)
+    if V * D > path.stat().st_size:
+        raise InputError(f"{path}, line 1: {V} times {D} numbers are more than the file has: correct it")
     words: dict[str, int] = {}  # word -> its line
     vectors = np.zeros((max(0, V - drop_frequent) + 1, D), dtype=np.float32)  # row 0 is for padding
     for number, line in enumerate(lines, start=2):
