@@ -37,6 +37,6 @@ def test_one_file_ends_with_the_scores_of_the_training_loop(capsys):
     recipe = Recipe(epochs=2, lr=one_file.PEAK_LR, precision="fp32")
     results = list(fit(model, task, recipe, seed=0))
     embeddings = [model.encode(texts, convert_to_tensor=True) for texts in splits["test"].texts]
-    expected = task.loss.predict(*embeddings)
+    expected = task.objective.predict(*embeddings)
     assert dev_scores == [pytest.approx(100 * result.dev["spearman"], abs=0.006) for result in results]
     assert test_score == pytest.approx(100 * spearman(expected, splits["test"].labels), abs=0.005)

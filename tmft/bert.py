@@ -81,11 +81,10 @@ class SelfAttention(nn.Module):
         )
         self.dropout = Dropout(config.attention_probs_dropout_prob)
 
-    def forward(self, hidden: Tensor, mask: Tensor | LongRowMask | None) -> Tensor:
+    def forward(self, hidden: Tensor, mask: Tensor | LongRowMask) -> Tensor:
         """Return the output of the attention, (B, T, D).
 
-        hidden: (B, T, D). mask: the result of BertEncoder.score_bias: either (B, 1 or H, T, T), which is
-        added to the scores, or, for long rows, a LongRowMask (tmft/speed/long_rows.py). None: no mask.
+        hidden: (B, T, D). mask: (B, 1 or H, T, T), which is added to the scores, see BertEncoder.score_bias.
         """
         B, T, D = hidden.shape
         q, k, v = (
@@ -93,14 +92,12 @@ class SelfAttention(nn.Module):
             for x in self.project(hidden)
         )
         p = self.dropout.p if self.training else 0.0
-        if isinstance(mask, LongRowMask):
-            context = long_row_attention(q, k, v, mask, p)
+        if isinstance(mask, LongRowMask):  # more than 512 tokens, see tmft/speed/long_rows.py
+            context = long_row_attention(q, k, v, mask, p)  # (B, H, T, A)
         elif hidden.device.type == "cuda":
-            mask = None if mask is None else mask.to(q.dtype)
-            context = F.scaled_dot_product_attention(q, k, v, mask, p)  # (B, H, T, A)
+            context = F.scaled_dot_product_attention(q, k, v, mask.to(q.dtype), p)  # (B, H, T, A)
         else:
-            scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)  # (B, H, T, T)
-            scores = scores if mask is None else scores + mask
+            scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2) + mask  # (B, H, T, T)
             context = self.dropout(scores.softmax(-1)) @ v  # (B, H, T, A)
         return self.output(context.transpose(1, 2).reshape(B, T, D))  # the heads are concatenated again
 
@@ -139,7 +136,7 @@ class Layer(nn.Module):
         self.attention_dropout: nn.Module = Dropout(config.hidden_dropout_prob)
         self.feed_forward_dropout: nn.Module = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, hidden: Tensor, mask: Tensor | LongRowMask | None) -> Tensor:
+    def forward(self, hidden: Tensor, mask: Tensor | LongRowMask) -> Tensor:
         """Return the output of the layer, (B, T, D). hidden: (B, T, D); mask: see SelfAttention.forward."""
         hidden = self.attention_norm(hidden + self.attention_dropout(self.attention(hidden, mask)))
         return self.feed_forward_norm(hidden + self.feed_forward_dropout(self.feed_forward(hidden)))
@@ -177,13 +174,11 @@ class BertEncoder(BaseEncoder):
             hidden = layer(hidden, mask)
             yield hidden
 
-    def score_bias(self, attention_mask: Tensor, dtype: torch.dtype) -> Tensor | LongRowMask | None:
+    def score_bias(self, attention_mask: Tensor, dtype: torch.dtype) -> Tensor | LongRowMask:
         """Return what is added to the attention scores of every layer, so that a token sees its own sentence.
 
         attention_mask: (B, T). The result is (B, 1, T, T) in dtype: 0 where two tokens have the same number
-        in the mask, elsewhere the lowest finite number. For long rows it is a LongRowMask, and None for a
-        short sentence on its own.
+        in the mask, elsewhere the lowest finite number. (It has another form for long rows.)
         """
-        return make_attention_bias(
-            attention_mask, dtype, after=0 if self.config.predicts_next_token else None
-        )
+        after = 0 if self.config.predicts_next_token else None
+        return make_attention_bias(attention_mask, dtype, after=after)

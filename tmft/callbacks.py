@@ -166,7 +166,7 @@ class Callback:
         """Called once, before the first epoch."""
 
     def on_epoch_begin(self, state: LoopState) -> None:
-        """Called before the first step, inside `with weights`; the model is in training mode."""
+        """Called before the first step, with the occurring words only; the model is in training mode."""
 
     def on_substep_end(self, state: LoopState, batch: Batch) -> None:
         """Called after the backward pass of one batch; a step has one batch for each task."""
@@ -178,7 +178,7 @@ class Callback:
         """Called after the optimizer step."""
 
     def on_epoch_end(self, state: LoopState) -> None:
-        """Called after the last step, inside `with weights`, before the evaluation on dev."""
+        """Called after the last step, with the occurring words only, before the evaluation on dev."""
 
     def on_evaluate(self, state: LoopState) -> None:
         """Called after dev was scored and the caller of `fit` has received the epoch's result."""

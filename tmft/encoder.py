@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmft.errors import InputError
-from tmft.speed.long_rows import LONG_ROW, SHORT_ROW, LongRowMask
+from tmft.speed.long_rows import LongRowMask, make_long_row_mask
 
 UNLIMITED_LENGTH = 1 << 20  # max_position_embeddings of models without position embeddings, in tokens
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -232,27 +232,16 @@ def block_diagonal_mask(
 
 def make_attention_bias(
     attention_mask: Tensor, dtype: torch.dtype, before: int | None = None, after: int | None = None
-) -> Tensor | LongRowMask | None:
+) -> Tensor | LongRowMask:
     """Return the mask for the attention of a layer, the same for all heads.
 
-    It is the one of block_diagonal_mask, (B, 1, T, T) in dtype. For long rows, in which it would take too
-    much memory, it is a LongRowMask; also for a single short sentence in 16 bits, because torch's kernel is
-    faster than attention written out. For a single short sentence in float32 on a CPU it is None, as nothing
-    is masked. The parameters are those of block_diagonal_mask.
+    It is that of block_diagonal_mask, (B, 1, T, T) in dtype. Only in long rows, where it would take too much
+    memory, it is that of make_long_row_mask. The parameters are those of block_diagonal_mask.
     """
-    # A graph is exported with one value of T and used with others, so its mask must not depend on T. A step
-    # in float32 on a GPU may be captured as a CUDA graph, for which no value of a tensor can be looked at.
-    is_graph, (B, T) = torch.compiler.is_compiling(), attention_mask.shape
-    is_16_bit, on_cpu = dtype.itemsize == 2, attention_mask.device.type == "cpu"
-    is_long = not is_graph and T > LONG_ROW
-    is_short = not is_graph and B == 1 and T <= SHORT_ROW and (is_16_bit or on_cpu)
-    one_sentence = (is_long or is_short) and bool((attention_mask == attention_mask[:, :1]).all())
-    if one_sentence and not is_long and not is_16_bit and before is None and after is None:
-        return None
-    if not is_long and not (one_sentence and is_16_bit):
-        return block_diagonal_mask(attention_mask, dtype, before=before, after=after)[:, None]
-    before, after = (None if span is None or span >= T - 1 else span for span in (before, after))
-    return LongRowMask(None if one_sentence else attention_mask, before, after)
+    long_row_mask = make_long_row_mask(attention_mask, dtype, before, after)
+    if long_row_mask is not None:
+        return long_row_mask
+    return block_diagonal_mask(attention_mask, dtype, before=before, after=after)[:, None]
 
 
 def init_weights(module: nn.Module, std: float) -> None:

@@ -141,7 +141,7 @@ def fit(
         while len(state.finished_epochs) < recipe.epochs:
             state.begin_epoch()
             weights.module.train()  # dropout is on
-            with weights:  # for speed, only word embeddings that occur in the text; the result is the same
+            with weights.occurring_words_only():  # for speed, with the same result
                 state.call("on_epoch_begin")  # a resumed run loads weights, optimizer and random states here
                 for step in steps:  # a resumed epoch continues with its next step
                     optimizer.zero_grad()
@@ -149,7 +149,7 @@ def fit(
                         with amp:
                             # one tensor (P, D) for each text of an example: u and v for pairs
                             embeddings = embed(batch).chunk(batch.texts_per_example)
-                            loss = batch.loss_fn(*embeddings, batch.target)  # CosineMSE.forward(u, v, target)
+                            loss = batch.training_loss(*embeddings, batch.target)  # CosineMSE.forward
                         state.add_loss(loss, num_examples=len(batch))
                         amp.backward(loss)
                         state.call("on_substep_end", batch)  # gradient surgery sets its gradient aside

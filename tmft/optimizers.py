@@ -1,7 +1,7 @@
 """What a step changes, and how: the trained weights, optimizers, learning rate and mixed precision."""
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from tmft.device import PRECISIONS, choose_precision
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.speed.matmul import fast_matmul, raise_malloc_threshold
+from tmft.speed.matmul import fast_matmul
 from tmft.speed.occurring_words import OccurringWords
 
 # Name -> a constructor of the optimizer, which is called with parameter groups and lr=...
@@ -32,13 +32,9 @@ ELEMENTWISE_OPTIMIZERS = ("adamw",)
 
 
 class TrainedWeights:
-    """The weights of a model and of the heads that its losses have; the loop trains them in `with weights:`.
+    """The weights of a model and of the heads that its losses have.
 
-    A step leaves out the word embeddings of tokens that do not occur in the training text: they have no
-    gradient, and AdamW would only shrink them by the weight decay, which is made up for when the block ends.
-    Inside it the word embeddings are a smaller Parameter, the same one in every epoch, so that AdamW keeps
-    its averages (speed/occurring_words.py).
-    module: model and objectives. parameters: those that are trained, inside the block.
+    module: model and objectives. parameters: those that are trained, in a block of `occurring_words_only`.
     Raises InputError if weights have 16 bits, in which most steps would be rounded away.
     """
 
@@ -59,16 +55,17 @@ class TrainedWeights:
         embeddings = model.encoder.embeddings
         is_elementwise = optimizer in ELEMENTWISE_OPTIMIZERS and embeddings.word.weight.requires_grad
         self.words = OccurringWords(embeddings, train_token_ids) if is_elementwise else None
-        with self:
+        with self.occurring_words_only():
             self.parameters = [p for p in self.module.parameters() if p.requires_grad]
 
-    def __enter__(self) -> None:
-        if self.words:
-            self.words.__enter__()
+    def occurring_words_only(self) -> AbstractContextManager[object]:
+        """Inside a with block, leave out the word embeddings of tokens that are not in the training text.
 
-    def __exit__(self, *error: object) -> None:
-        if self.words:
-            self.words.__exit__(*error)
+        They have no gradient, and AdamW would only shrink them by the weight decay, which is made up for when
+        the block ends. Inside it the word embeddings are a smaller Parameter, the same one in every epoch, so
+        that AdamW keeps its averages (speed/occurring_words.py).
+        """
+        return self.words or nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the weights as they are inside the block, and the whole table of word embeddings."""
@@ -128,7 +125,6 @@ class MixedPrecision:
     open: ExitStack
 
     def __init__(self, device: torch.device, precision: str):
-        raise_malloc_threshold()
         precision = choose_precision(precision, device)
         self.autocast = torch.autocast(device.type, PRECISIONS[precision], enabled=precision != "fp32")
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")

@@ -32,15 +32,15 @@ class Batch:
     token_ids: token ids of the k * P sentences: the first texts of all examples, then all second texts.
     texts_per_example: k, the number of texts of an example, 2 for pairs.
     target: the labels, as the loss needs them, (P, ...).
-    loss_fn: called with k embeddings, (P, D) each, and the target; returns the loss, a scalar. It is
-        TrainingTask.weighted_loss, which calls the objective of the task, such as CosineMSE in loss.py.
+    training_loss: that of the task, a function of k embeddings, (P, D) each, and the target; it returns a
+        scalar.
     task: name of the task, "" if there is only one.
     """
 
     token_ids: Sequence[Sequence[int]]
     texts_per_example: int
     target: Tensor
-    loss_fn: Callable[..., Tensor]
+    training_loss: Callable[..., Tensor]
     task: str = ""
 
     def __len__(self) -> int:
@@ -139,7 +139,7 @@ class TrainingTask:
     ):
         self.task, self.objective, self.examples = task, objective, examples
         self.loss_weight, self.name = loss_weight, name
-        self.loss = objective  # or a loss around it, such as NestedLoss of losses/nested.py
+        self.outer_objective = objective  # or the NestedLoss around it (losses/nested.py)
         self.target = labels_to_targets(examples["train"].labels, task)
         check_dev(examples["dev"], task, name)
 
@@ -190,14 +190,14 @@ class TrainingTask:
         token_ids = [self.train_token_ids[j * N + i] for j in range(self.texts_per_example) for i in examples]
         # Indexed on the CPU: on the GPU, the indices would be copied there first, and the step would wait.
         target = self.target[indices].to(self.device, non_blocking=True)
-        return Batch(token_ids, self.texts_per_example, target, self.weighted_loss, self.name)
+        return Batch(token_ids, self.texts_per_example, target, self.training_loss, self.name)
 
-    def weighted_loss(self, *embeddings_and_target: Tensor) -> Tensor:
-        """Return loss_weight x the loss, a scalar.
+    def training_loss(self, *embeddings_and_target: Tensor) -> Tensor:
+        """Return loss_weight x the loss of the objective, such as CosineMSE in loss.py: a scalar.
 
         embeddings_and_target: k embeddings, (P, D) each, then the target, (P, ...).
         """
-        loss = self.loss(*embeddings_and_target)
+        loss = self.outer_objective(*embeddings_and_target)
         return loss if self.loss_weight == 1 else self.loss_weight * loss
 
     def evaluate(self, embed: Embedder, split: str, dev_metrics: dict[str, Any] | None = None) -> EvalOutput:
@@ -213,8 +213,8 @@ class TrainingTask:
         token_ids = self.dev_token_ids if split == "dev" else embed.model.tokenize(examples.sentences)
         embeddings = embed.embed_no_grad(token_ids).chunk(len(examples.texts))  # k of (N, D)
         self.objective.eval()
-        predictions = self.loss.predict(*embeddings)
-        by_sub_embedding = self.loss.predict_sub_embeddings(*embeddings)
+        predictions = self.outer_objective.predict(*embeddings)
+        by_sub_embedding = self.outer_objective.predict_sub_embeddings(*embeddings)
         threshold = (dev_metrics or {}).get("threshold")
         metrics = compute_metrics(predictions, examples, self.task, threshold)
         if by_sub_embedding:

@@ -39,7 +39,7 @@ def nested(model, dims=SIZES, every_layer=True, seed=0) -> tuple[SubEmbeddingSli
 
 def embedded(embed: Embedder, ids: list[list[int]]) -> torch.Tensor:
     """The concatenated sub-embeddings, with a graph."""
-    return embed(Batch(ids, texts_per_example=1, target=torch.zeros(len(ids)), loss_fn=torch.sum))
+    return embed(Batch(ids, texts_per_example=1, target=torch.zeros(len(ids)), training_loss=torch.sum))
 
 
 def pairs_of(model) -> tuple[list[list[int]], torch.Tensor]:

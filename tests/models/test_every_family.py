@@ -168,7 +168,7 @@ def test_every_hidden_state_is_that_of_transformers_alone_and_packed_in_short_an
         short = largest_difference_in_rows(encoder, sentences, theirs)
         gradient = largest_difference_of_gradients(encoder, model, sentences)
         # Now all rows are long; a sentence and a window can be in one block or in several.
-        monkeypatch.setattr("tmft.encoder.LONG_ROW", 0)
+        monkeypatch.setattr("tmft.speed.long_rows.LONG_ROW", 0)
         monkeypatch.setattr("tmft.speed.long_rows.LARGE_BLOCK", 16)
         monkeypatch.setattr("tmft.speed.long_rows.SMALL_BLOCK", 7)
         long = largest_difference_in_rows(encoder, sentences, theirs)

@@ -1,7 +1,6 @@
 """tmft/speed changes only the speed: with torch's own modules the results are the same, up to rounding."""
 
 import ast
-import sys
 from contextlib import nullcontext
 from itertools import pairwise
 
@@ -47,10 +46,10 @@ def plain_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 # The attention of every row is written out: no row is long, and no mask is that of a long row.
 NO_LONG_ROWS = {"LongRowMask": type(None)}
-CONSTANTS = {"LONG_ROW", "SHORT_ROW", "LongRowMask", "long_row_attention"}
+CONSTANTS = {"LongRowMask", "long_row_attention", "make_long_row_mask"}
 # module -> {name that it imports from tmft/speed, or has to save time: replacement that takes longer}
 REPLACEMENTS = {
-    "tmft.encoder": {"LONG_ROW": sys.maxsize, **NO_LONG_ROWS, "SHORT_ROW": 0},
+    "tmft.encoder": NO_LONG_ROWS | {"make_long_row_mask": lambda *_: None},
     "tmft.bert": {"Dropout": nn.Dropout, **NO_LONG_ROWS, "long_row_attention": None},
     "tmft.deberta": {"Dropout": nn.Dropout, "constant_on": made_each_time},
     "tmft.models.rotary": {"constant_on": made_each_time},
@@ -71,7 +70,6 @@ REPLACEMENTS = {
     "tmft.optimizers": {
         "OccurringWords": lambda *_: None,  # all word embeddings are trained
         "fast_matmul": nullcontext,
-        "raise_malloc_threshold": lambda: None,
     },
     "tmft.runs.train_run": {
         "GraphedEmbedder": PackedEmbedder,

@@ -32,7 +32,7 @@ def make_batch(model, num_texts, objective):
 
 def backward(cache, batch):
     """One backward pass through the cache -> the loss."""
-    loss = batch.loss_fn(*cache(batch).chunk(batch.texts_per_example), batch.target)
+    loss = batch.training_loss(*cache(batch).chunk(batch.texts_per_example), batch.target)
     loss.backward()
     return loss.detach()
 
@@ -43,7 +43,7 @@ def test_mini_batches_give_the_gradient_of_the_batch(num_texts, mini_batch_size)
     model = tiny_model().eval()
     task = get_task("nli", objective_args={"temperature": 0.2})
     batch = make_batch(model, num_texts, MultipleNegativesRanking(24, task))
-    loss = batch.loss_fn(*model(pack(batch.token_ids)).chunk(num_texts), batch.target)
+    loss = batch.training_loss(*model(pack(batch.token_ids)).chunk(num_texts), batch.target)
     expected = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
     found = backward(GradientCache(PackedEmbedder(model), mini_batch_size), batch)
     torch.testing.assert_close(found, loss.detach())

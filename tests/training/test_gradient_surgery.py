@@ -46,7 +46,7 @@ def test_the_gradient_of_a_step_is_the_sum_of_the_single_ones(loss_weights, grad
         objective = tasks[batch.task].objective
         objective.zero_grad()
         embeddings = model.train()(pack(batch.token_ids)).chunk(batch.texts_per_example)
-        batch.loss_fn(*embeddings, batch.target).backward()
+        batch.training_loss(*embeddings, batch.target).backward()
         for key, weight in model.named_parameters():
             if weight.grad is not None:
                 total[key] += weight.grad

@@ -209,7 +209,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(H * A, D, bias=config.attention_bias)
         self.dropout = Dropout(config.attention_probs_dropout_prob)
 
-    def forward(self, hidden: Tensor, mask: Tensor | LongRowMask | None, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, mask: Tensor | LongRowMask, cos: Tensor, sin: Tensor) -> Tensor:
         """Return the output of the attention, (B, T, D).
 
         hidden: (B, T, D). mask: (B, 1, G * T, T), added to the scores: block_diagonal_mask, G times one below
@@ -287,7 +287,7 @@ class PreNormLayer(nn.Module):
             Dropout, (attention_dropout, feed_forward_dropout)
         )
 
-    def forward(self, x: Tensor, mask: Tensor | LongRowMask | None, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | LongRowMask, cos: Tensor, sin: Tensor) -> Tensor:
         """Return the output of the layer, (B, T, D). x: (B, T, D). mask, cos, sin: see Attention.forward."""
         attended = self.attention(self.attention_norm(x), mask, cos, sin)
         x = x + self.attention_dropout(self.attention_post_norm(attended))
@@ -309,7 +309,7 @@ class PostNormLayer(nn.Module):
             Dropout, (attention_dropout, feed_forward_dropout)
         )
 
-    def forward(self, x: Tensor, mask: Tensor | LongRowMask | None, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | LongRowMask, cos: Tensor, sin: Tensor) -> Tensor:
         """Return the output of the layer, (B, T, D). x: (B, T, D). mask, cos, sin: see Attention.forward."""
         x = self.attention_norm(x + self.attention_dropout(self.attention(x, mask, cos, sin)))
         return self.feed_forward_norm(x + self.feed_forward_dropout(self.feed_forward(x)))

@@ -193,7 +193,7 @@ def pretrain(
             bar.update()
             if (step + 1) % LOG_EVERY == 0 or (step + 1) % save_steps == 0 or step + 1 == num_steps:
                 check_finite_loss(sums, step + 1)
-                mean_loss = sums["mlm"].item() / sums["masked"].item()
+                mean_loss = sums["mlm"].item() / max(1, sums["masked"].item())  # no token may be masked
                 bar.set_postfix_str(f"loss {mean_loss:.3f}", refresh=False)
             if checkpoint.should_save(step + 1):
                 total = processes.all_reduce_dict(sums)

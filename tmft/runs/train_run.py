@@ -192,7 +192,7 @@ def assemble_training(
                     "choose an objective without a head",
                     option,
                 )
-            single.loss = NestedLoss(single.objective, sub_embeddings, recipe.all_layers or "mean")
+            single.outer_objective = NestedLoss(single.objective, sub_embeddings, recipe.all_layers or "mean")
         if recipe.all_layers:
             embed = AllLayersEmbedder(model, sub_embeddings)
 

@@ -80,6 +80,26 @@ class LongRowMask:
         return allowed
 
 
+def make_long_row_mask(
+    attention_mask: Tensor, dtype: torch.dtype, before: int | None, after: int | None
+) -> LongRowMask | None:
+    """Return the mask of long rows and, in 16 bits, of one short sentence by itself; None for other rows.
+
+    The parameters are those of block_diagonal_mask in encoder.py.
+    """
+    if torch.compiler.is_compiling():  # a graph is used with other values of T than it is exported with
+        return None
+    B, T = attention_mask.shape
+    is_short = B == 1 and T <= SHORT_ROW and dtype.itemsize == 2
+    if not (is_short or T > LONG_ROW):
+        return None
+    one_sentence = bool((attention_mask == attention_mask[:, :1]).all())
+    if is_short and not one_sentence:
+        return None
+    before, after = (None if span is None or span >= T - 1 else span for span in (before, after))
+    return LongRowMask(None if one_sentence else attention_mask, before, after)
+
+
 def long_row_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: LongRowMask, dropout_p: float = 0.0, scale: float | None = None
 ) -> Tensor:

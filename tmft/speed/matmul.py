@@ -41,6 +41,7 @@ def fast_matmul() -> Iterator[None]:
     that is faster (those with AMX). On others, products are computed in float32, and still faster than by
     MKL. The setting holds for all threads, so the last of several active blocks restores it.
     """
+    raise_malloc_threshold()
     if not onednn_is_exact():
         yield
         return

@@ -10,6 +10,7 @@ when an epoch is much slower than the one before.
 import logging
 import math
 import os
+import sys
 import time
 from collections.abc import Sequence
 from itertools import pairwise
@@ -96,13 +97,10 @@ def has_too_many_threads() -> bool:
     return threads > 1 and count_running_tasks() + threads > (os.cpu_count() or 1)
 
 
-def count_running_tasks(pauses: Sequence[float] = (0.02,) * 5) -> int:
-    """Return how many threads of other programs want to run at all of a few moments; 0 if it is not known.
-
-    pauses: seconds between the moments.
-    """
-    fewest = math.inf
-    for pause in pauses:
+def count_running_tasks() -> int:
+    """Return how many threads of other programs want to run in all of five moments; 0 if it is not known."""
+    fewest = sys.maxsize
+    for _ in range(5):
         try:
             running = int(Path("/proc/loadavg").read_text("ascii").split()[3].partition("/")[0])
         except (OSError, ValueError, IndexError):
@@ -110,5 +108,5 @@ def count_running_tasks(pauses: Sequence[float] = (0.02,) * 5) -> int:
         fewest = min(fewest, running - 1)
         if fewest <= 0:  # a quiet machine need not be watched any longer
             return 0
-        time.sleep(pause)
-    return int(fewest) if pauses else 0
+        time.sleep(0.02)
+    return fewest

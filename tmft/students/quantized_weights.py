@@ -34,7 +34,7 @@ class QuantizedWeights(Callback):
         self.dtypes = {name: storage_dtype(name, weight, dtype) for name, weight in weights}
 
     def on_train_begin(self, state: LoopState) -> None:
-        with state.weights:
+        with state.weights.occurring_words_only():
             self.exact = {name: weight.detach().clone() for name, weight in self.trained_weights().items()}
             # where the rounded weights are in each step: CUDA graphs need them in the same memory
             self.rounded = {name: torch.empty_like(exact) for name, exact in self.exact.items()}
@@ -42,7 +42,7 @@ class QuantizedWeights(Callback):
             weight.data = round_weight(weight.data, self.dtypes[name])
 
     def trained_weights(self) -> dict[str, torch.nn.Parameter]:
-        """Return the weights of the model that are trained, inside `with weights`."""
+        """Return the weights of the model that are trained, with the occurring words only."""
         return {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
 
     def on_epoch_begin(self, state: LoopState) -> None:

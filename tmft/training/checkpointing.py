@@ -304,7 +304,7 @@ class Checkpointing(Callback):
                 state.total_loss = progress["total_loss"].to(state.total_loss.device)
 
     def on_epoch_begin(self, state: LoopState) -> None:
-        """Restore the weights and all other states, which were saved inside `with weights`."""
+        """Restore the weights and all other states, which were saved with the occurring words only."""
         self.checkpoint.restore()
 
     def on_step_end(self, state: LoopState) -> None:
@@ -313,7 +313,7 @@ class Checkpointing(Callback):
 
     def on_evaluate(self, state: LoopState) -> None:
         if self.checkpoint.should_save():
-            with state.weights:
+            with state.weights.occurring_words_only():
                 self.save(state, 0.0)
 
     def save(self, state: LoopState, seconds: float) -> None:
