@@ -16,7 +16,7 @@ import numpy as np
 
 from tmft.io.paths import PACKAGE_DATA
 from tmft.metrics import pearson
-from tmft.reports.drawing import draw_line, figure, heat_map, line_style, name_ticks
+from tmft.reports.drawing import draw_line, figure, heat_map, name_ticks
 from tmft.reports.page import Page
 from tmft.reports.paper_tables import MISSING
 from tmft.training_free.training_free_tables import FIGURES, Row, ScoreTable, TableScores
@@ -50,12 +50,10 @@ def write_tables_page(
     for note in results.notes:
         page.add_note(note)
     for number, table in enumerate(tables):
-        scored = {
-            group: tasks
-            for group, names in table.groups.items()
-            if (tasks := [name for name in names if name in known])
-        }
+        scored = {group: [name for name in names if name in known] for group, names in table.groups.items()}
         for group, tasks in scored.items():
+            if not tasks:
+                continue
             missing = [name for name in table.groups[group] if name not in known]
             over = f", mean of {len(tasks)} tasks" if len(tasks) > 1 else ""
             without = f" (without {', '.join(missing)})" if missing else ""
@@ -66,10 +64,11 @@ def write_tables_page(
             if draw := {"curves": draw_curves, "heat map": draw_heat_map}.get(table.figure):
                 panel = partial(draw, results, table, group, tasks)
                 page.add_figure(title, {f"{table.name}-{number}-{group}": panel})
-        if table.figure == "points" and len(scored) == 2:
+        if table.figure == "points" and len(scored) == 2 and all(scored.values()):
             title = f"{table.name} {' and '.join(scored)}, Pearson correlation over the rows"
             page.add_table(title, correlation_lines(results, table, scored))
-    page.write("tables", to_dict(results, tables, model))
+    rows = [asdict(row) | {"scores": scores} for row, scores in results.scores.items()]  # not x 100
+    page.write("tables", {"model": model, "tables": [table.name for table in tables], "rows": rows})
     return page
 
 
@@ -90,14 +89,13 @@ def score_lines(
 ) -> list[list[str]]:
     """Return a table of mean scores over the tasks of a group: a line and a column as FIGURES says."""
     cells: dict[tuple[str, ...], dict[str, str]] = {}
-    columns: dict[str, None] = {}
     for row in table.rows:
         line, column = line_and_column(table, row)
         key = table.name, group, row.token_weights, row.postprocess
         printed = published.get(key, {}).get(row.model, "")
         cell = format_score(results.mean(row, tasks), group)
         cells.setdefault(line, {})[column] = f"{cell} ({printed})" if printed else cell
-        columns[column] = None
+    columns = list(dict.fromkeys(column for scores in cells.values() for column in scores))
     heading = [name.replace("_", " ") for name in FIGURES[table.figure][0]]
     lines = [[*line, *(scores.get(column, MISSING) for column in columns)] for line, scores in cells.items()]
     return [[*heading, *columns], *lines]
@@ -114,8 +112,8 @@ def draw_curves(
 ) -> None:
     """Draw the mean score x 100 by layer, with a line per column: the deviation over the tasks is shaded.
 
-    The x axis has the layers in the order in which they first occur. A column with a single row, such as that
-    of random vectors, is a dashed horizontal line with its value.
+    The x axis has the layers in the order in which they first occur. The line of a static model, which has
+    none, is horizontal.
     """
     columns: dict[str, dict[str, tuple[float, float]]] = {}  # column -> {layer: (mean, sample std)}
     for row in table.rows:
@@ -123,21 +121,14 @@ def draw_curves(
         point = 100 * results.mean(row, tasks), stdev(scores) if len(scores) > 1 else 0.0
         if math.isfinite(point[0]):
             columns.setdefault(line_and_column(table, row)[1], {})[row.layer] = point
-    curves = {name: points for name, points in columns.items() if len(points) > 1}
-    layers = list(dict.fromkeys(row.layer for row in table.rows if line_and_column(table, row)[1] in curves))
+    layers = list(dict.fromkeys(row.layer for row in table.rows if row.layer)) or [""]
     title, note = f"Mean score × 100, {group} by layer", "bands: one sample standard deviation over the tasks"
     with figure(paths, title, f"{note} to both sides", "layer", f"score × 100, {group}") as axes:
         for number, (name, points) in enumerate(columns.items()):
-            if name in curves:
-                means, stds = zip(*(points.get(layer, (math.nan, math.nan)) for layer in layers), strict=True)
-                draw_line(
-                    axes, number, name, range(len(layers)), means, stds, {}, min(0.18, 0.4 / len(curves))
-                )
-            else:
-                [(mean, _)] = points.values()
-                dashes = (0, (3 + 3 * number, 3))  # longer for each further line
-                style = line_style(number) | {"marker": "", "linestyle": dashes}
-                axes.axhline(mean, label=f"{name}: {mean:.2f}", **style)
+            everywhere = points.get("", (math.nan, math.nan))
+            means, stds = zip(*(points.get(layer, everywhere) for layer in layers), strict=True)
+            opacity = min(0.18, 0.4 / len(columns))
+            draw_line(axes, number, name, range(len(layers)), means, stds, opacity=opacity)
         axes.margins(x=0.03)
         name_ticks(axes, layers)
 
@@ -167,9 +158,3 @@ def correlation_lines(
         x, y = scores[np.isfinite(scores).all(1)].T
         lines.append([model, str(len(x)), f"{pearson(x, y):.2f}" if len(x) > 1 else MISSING])
     return lines
-
-
-def to_dict(results: TableScores, tables: Sequence[ScoreTable], model: str) -> dict[str, Any]:
-    """Return the content of tables.json: the scores of all rows on all tasks, not x 100."""
-    rows = [asdict(row) | {"scores": scores} for row, scores in results.scores.items()]
-    return {"model": model, "tables": [table.name for table in tables], "rows": rows}
