@@ -114,7 +114,7 @@ def split_into_sentences(args: Namespace) -> None:
 
 def print_statistics(args: Namespace) -> None:
     """Print a line for each split of each task that is there."""
-    backend = SentenceEncoder.from_pretrained(args.tokenizer, layer=0).tokenizer.backend
+    backend = SentenceEncoder.from_pretrained(args.tokenizer, layer=0, pooling="mean").tokenizer.backend
 
     def tokenize(texts: list[str]) -> list[list[str]]:
         return [encoding.tokens for encoding in backend.encode_batch(texts, add_special_tokens=False)]

@@ -23,9 +23,9 @@ from tmft.training_free.training_free_tables import FIGURES, Row, ScoreTable, Ta
 
 ABOUT = (
     "A score in brackets is the one that Stankevičius and Lukoševičius (2024) print for bert-base-uncased. "
-    "Token weights and post-processing are estimated from the sentences that are scored, without labels "
-    "(transductive), and those with =text from another text. RE are random vectors for the same vocabulary. "
-    "Taking the best of a column means choosing on the data that is scored."
+    "Token weights and post-processing are estimated from the sentences that are scored, for classification "
+    "from all texts of a task, without labels (transductive), and those with =text from another text. RE are "
+    "random vectors for the same vocabulary. The best of a column is chosen on the data that is scored."
 )
 # Table, tasks, token weights, post-processing -> {model: printed score x 100, or ""}
 Published = dict[tuple[str, ...], dict[str, str]]
