@@ -97,6 +97,13 @@ TESTS = {
         "tests/checkpoints/test_any_model.py",
         "tests/checkpoints/test_any_st_folder.py",
     ],
+    # Reports.
+    "tmft/reports/plots.py": ["tests/reports/test_plots.py"],
+    "tmft/reports/drawing.py": ["tests/reports/test_plots.py"],
+    "tmft/reports/run_tables.py": ["tests/reports/test_report.py", "tests/reports/test_paper_tables.py"],
+    "tmft/reports/model_scores.py": ["tests/reports/test_model_scores.py"],
+    "tmft/reports/page.py": ["tests/reports/test_report.py", "tests/reports/test_web_page.py"],
+    "tmft/reports/report.py": ["tests/reports/test_report.py", "tests/reports/test_web_page.py"],
     # Resuming a run.
     "tmft/training/checkpointing.py": ["tests/training/test_checkpointing.py"],
     "tmft/runs/run_folder.py": [
