@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import PAIRS, ROOT, SENTENCES, tiny_config, tiny_model
+from conftest import PAIRS, ROOT, SENTENCES, tiny_model
 
 import cka
 import evaluate
@@ -32,7 +32,6 @@ from tmft.cli import search_command as search
 from tmft.cli.parser import run_command
 from tmft.io import atomic
 from tmft.io.distributed import Processes
-from tmft.models.families import check_memory, config_from_dict, total_memory
 from tmft.training.checkpointing import TrainingCheckpoint
 
 # ------------------------------------------------------------------------------------------ what is POSIX
@@ -86,19 +85,6 @@ def test_where_an_open_file_cannot_be_removed_the_error_is_still_the_first_one(t
     monkeypatch.setattr(os, "rmdir", rmdir)
     with pytest.raises(InputError, match="^the weights are damaged$"), atomic.temporary_sibling(tmp_path):
         raise InputError("the weights are damaged")
-
-
-@pytest.mark.skipif(not hasattr(os, "sysconf"), reason="the memory is unknown here")
-def test_without_sysconf_no_memory_is_known_and_every_size_passes(monkeypatch):
-    config = config_from_dict(tiny_config(hidden_size=8_000_000, intermediate_size=8_000_000))
-    with pytest.raises(InputError):
-        check_memory(config)
-    assert 1e8 < total_memory() < 1e14
-    for sysconf in (lambda name: -1, lambda name: int(name)):  # unknown to the system; ValueError: to Python
-        monkeypatch.setattr(os, "sysconf", sysconf)
-        check_memory(config)
-    monkeypatch.delattr(os, "sysconf")
-    check_memory(config)
 
 
 def test_without_sigterm_commands_and_training_stop_by_ctrl_c_alone(tmp_path, monkeypatch, capsys):

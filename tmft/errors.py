@@ -3,8 +3,7 @@
 import difflib
 import math
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from numbers import Integral, Real
 
 
@@ -41,19 +40,6 @@ class InputError(Exception):
             whole_word = rf"{start}{name}(?![\w/-]|\.\w)"  # not within a longer word or a path
             message = re.sub(whole_word, option, message, count=1)
         return message
-
-
-@contextmanager
-def renamed_parameters(**names: str) -> Iterator[None]:
-    """Replace names of parameters in the message of an InputError by those that the caller has passed."""
-    try:
-        yield
-    except InputError as error:
-        message = error.marked_message
-        for name, passed in names.items():
-            message = re.sub(rf"(?<![\w./-]){name}(?![\w/-])", passed, message)
-        error.__init__(message, *(names.get(name, name) for name in error.parameters))  # type: ignore[misc]
-        raise
 
 
 def describe_error(error: BaseException) -> str:

@@ -120,7 +120,7 @@ def test_a_command_shows_the_names_of_its_options():
     with pytest.raises(InputError) as error:
         get_task("stsb", selection_metric="f1")
     assert error.value.as_cli_message().startswith(
-        "--selection-metric f1 does not fit --objective cosine_mse "
+        "metric f1 does not fit --objective cosine_mse "
     )
 
 

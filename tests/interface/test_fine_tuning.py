@@ -69,9 +69,7 @@ def test_layers_and_seeds_are_compared_and_finished_runs_kept(tiny_folder, tmp_p
     again = fine_tune(SentenceEncoder.from_pretrained(tiny_folder), ROWS, ROWS, ROWS, **words)
     assert capsys.readouterr().out.count("already finished, kept") == 6
     assert same_weights(again.model, first.model)
-    with pytest.raises(
-        InputError, match="lr 0.001, not 0.1: choose another output_dir, or remove the folder"
-    ):
+    with pytest.raises(InputError, match="lr 0.001, not 0.1: choose another run_name or output_dir"):
         fine_tune(tmp_path / "out/start", ROWS, ROWS, ROWS, **words | {"lr": 0.1})
     first.plot(tmp_path / "layers.svg")
     assert (tmp_path / "layers.svg").stat().st_size > 1000

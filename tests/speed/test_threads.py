@@ -9,7 +9,7 @@ import torch
 from conftest import ROOT
 
 from tmft.speed import threads
-from tmft.speed.threads import cpu_quota, describe_slowdown, describe_threads, limit_threads
+from tmft.speed.threads import cpu_quota, limit_threads
 
 FORMS = [
     ({"cpu.max": "150000 100000\n"}, 1.5),
@@ -58,39 +58,6 @@ def test_torch_gets_no_more_threads_than_the_quota_allows(quota, chosen, expecte
         assert torch.get_num_threads() == expected
     finally:
         torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize(
-    ("count", "running", "text"),
-    [(1, 9, ", 1 thread"), (2, 0, ", 2 threads"), (2, 3, "try OMP_NUM_THREADS=1")],
-)
-def test_the_header_names_the_threads_and_a_busy_machine(count, running, text, monkeypatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: count)
-    monkeypatch.setattr(threads, "count_running_tasks", lambda: running)
-    monkeypatch.setattr(threads.os, "cpu_count", lambda: 4)
-    shown = describe_threads()
-    assert shown.startswith(f", {count} thread") and (text in shown) and ("OMP" in shown) == ("OMP" in text)
-
-
-@pytest.mark.parametrize(
-    ("speeds", "running", "is_told"),
-    [
-        ([900, 400], 9, True),
-        ([900, 400], 0, False),  # the epoch is slow for another reason
-        ([900, 800, 390], 9, True),
-        ([900, 400, 390], 9, False),  # once is enough
-        ([900, 400, 900, 400], 9, False),
-        ([400, 900], 9, False),
-        ([900], 9, False),
-    ],
-)
-def test_the_first_epoch_that_is_much_slower_than_the_one_before_is_told(
-    speeds, running, is_told, monkeypatch
-):
-    monkeypatch.setattr(threads, "count_running_tasks", lambda: running)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(threads.os, "cpu_count", lambda: 4)
-    assert ("OMP_NUM_THREADS=1" in describe_slowdown(speeds)) == is_told
 
 
 FORKED = """

@@ -73,8 +73,6 @@ REPLACEMENTS = {
     },
     "tmft.runs.train_run": {
         "GraphedEmbedder": PackedEmbedder,
-        "describe_threads": lambda: "",
-        "describe_slowdown": lambda speeds: "",
     },
     "tmft.sentence_encoder": {
         "copied_behind": iter,
@@ -171,7 +169,7 @@ def test_without_speed_losses_and_embeddings_are_the_same(model_type, tmp_path, 
     everything = {name for replacements in REPLACEMENTS.values() for name in replacements} - CONSTANTS
     norms = {"t5": "RMSNorm", "qwen3": "RMSNorm", "gemma3_text": "rms_norm"}
     # in commands, or on a GPU
-    elsewhere = {"limit_threads", "describe_threads", "describe_slowdown", "GraphedEmbedder", "copy_to"}
+    elsewhere = {"limit_threads", "GraphedEmbedder", "copy_to"}
     elsewhere |= {"prepacked_weights"}
     if model_type not in ("qwen3", "gemma3_text"):  # a DeBERTa needs it on a GPU alone
         elsewhere |= {"constant_on"}

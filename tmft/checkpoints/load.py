@@ -18,7 +18,6 @@ from tmft.errors import InputError
 from tmft.models.families import (
     FAMILIES,
     IGNORED_BUFFERS,
-    check_memory,
     empty_encoder,
     parameter_names,
     random_encoder,
@@ -121,7 +120,6 @@ def random_encoder_with_report(
     """
     weight_dtype = parse_dtype(dtype) or torch.float32
     config = folder.config(components)
-    check_memory(config, layer)
     encoder = random_encoder(config, layer).to(weight_dtype)
     count = sum(weight.numel() for weight in encoder.parameters())
     depth = f"the embeddings, layers up to {len(encoder.layers)}, {count:,} parameters"

@@ -237,9 +237,8 @@ def validate_task(task: Task) -> None:
         if predicted == "cosine" and task.classes:
             fitting.append("f1")
         raise InputError(
-            f"selection_metric {task.metric} does not fit `objective` {task.objective} on this task: "
+            f"metric {task.metric} does not fit `objective` {task.objective} on this task: "
             f"choose {' or '.join(fitting)}",
-            "selection_metric",
             "objective",
         )
 

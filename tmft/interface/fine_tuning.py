@@ -35,7 +35,6 @@ from tmft.errors import (
     check_not_blank,
     check_range,
     did_you_mean,
-    renamed_parameters,
     short_repr,
 )
 from tmft.io.arguments import check_arguments
@@ -108,7 +107,6 @@ class FineTuningResult:
 
 
 @keep_random_state
-@renamed_parameters(selection_metric="metric", run_name="output_dir")
 def fine_tune(
     model: str | PathLike[str] | SentenceEncoder,
     train: str | PathLike[str] | Iterable[Any],

@@ -8,8 +8,6 @@ weights.
 
 import gc
 import json
-import math
-import os
 from collections.abc import Iterable
 from dataclasses import MISSING, fields
 from typing import Any
@@ -288,26 +286,6 @@ def convert_to_bert(encoder: BaseEncoder) -> tuple[EncoderConfig, dict[str, Tens
     if config.type_vocab_size == 0:
         weights["embeddings.token_type.weight"] = torch.zeros_like(positions[:1])
     return BertConfig(**values | changes | {"model_type": "bert"}), weights
-
-
-def check_memory(config: EncoderConfig, layer: int | None = None) -> None:
-    """Raise InputError if random weights of the first `layer` layers would not fit into memory.
-
-    The check itself allocates nothing. Where the memory is unknown, every size passes.
-    """
-    size, memory = 4 * parameter_counts(config, layer)["stored"], total_memory()
-    if size > memory:
-        have = f"this machine has {memory / 1e9:,.0f}"
-        raise InputError(f"weights of this shape take {size / 1e9:,.0f} GB, {have}: correct config.json")
-
-
-def total_memory() -> float:
-    """Return the bytes of memory of this machine; infinity where the system does not say, as on Windows."""
-    try:
-        pages = os.sysconf("SC_PHYS_PAGES")
-        return pages * os.sysconf("SC_PAGE_SIZE") if pages > 0 else math.inf
-    except (AttributeError, ValueError, OSError):  # no os.sysconf, or it does not know the name
-        return math.inf
 
 
 def parameter_counts(config: EncoderConfig, layer: int | None = None) -> dict[str, int]:

@@ -22,7 +22,6 @@ from tmft.io.formatting import escape_markdown, format_duration, percent
 from tmft.models import config_from_dict
 from tmft.models.families import (
     FAMILIES,
-    check_memory,
     convert_to_bert,
     empty_encoder,
     parameter_counts,
@@ -207,7 +206,6 @@ def from_scratch(
         vocabulary = "a WordPiece vocabulary from the text"
     check_tokenizer(tokenizer, encoder_config, config, config.source)
     check_attention(encoder_config, config)
-    check_memory(encoder_config)
     model: PretrainingObjective
     second_model = ""
     if config.task == "rtd":

@@ -132,8 +132,9 @@ def check_same_settings(folder: Path, kind: str, before: dict[str, Any], now: di
         old_value, value = (sanitize(str(settings.get(key)), 400) for settings in (before, now))
         raise InputError(
             f"{folder} holds {kind} run with {key} {old_value}, not {value}: "
-            "choose another run_name, or remove the folder",
+            "choose another run_name or output_dir, or remove the folder",
             "run_name",
+            "output_dir",
         )
 
 
@@ -176,8 +177,9 @@ def check_same_inputs(folder: Path, kind: str, before: Digests, now: Digests) ->
     if change := first_change(before, now):
         raise InputError(
             f"{folder} holds {kind} run, but since then {change}: "
-            "restore it, choose another run_name, or remove the folder",
+            "restore it, choose another run_name or output_dir, or remove the folder",
             "run_name",
+            "output_dir",
         )
 
 

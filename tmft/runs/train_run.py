@@ -35,7 +35,6 @@ from tmft.runs.run_folder import (
 from tmft.runs.run_result import fine_tuning_result, format_provenance, save_heads, write_result
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.speed.cuda_graphs import GraphedEmbedder
-from tmft.speed.threads import describe_slowdown, describe_threads
 from tmft.students.quantized_weights import QuantizedWeights
 from tmft.training.all_layers import AllLayersEmbedder
 from tmft.training.checkpointing import Checkpointing, TrainingCheckpoint
@@ -110,9 +109,6 @@ def train_run(
                 f"{epoch.pairs_per_second:.0f} pairs/s | {format_duration(seconds_left)} left",
                 flush=True,
             )
-            speeds = [finished.pairs_per_second for finished in epochs]
-            if model.device.type == "cpu" and (hint := describe_slowdown(speeds)):
-                print(hint)
             if epoch.is_best:
                 best = epoch
                 model.save_pretrained(folder)  # now, so that a run that is stopped leaves its best model
@@ -210,7 +206,8 @@ def run_header(run: Run, model: SentenceEncoder, num_examples: dict[str, int]) -
     """
     where = f"{choose_precision(run.config.recipe.precision, model.device)} on {model.device}"
     if model.device.type == "cpu":
-        where += describe_threads()
+        threads = torch.get_num_threads()
+        where += f", {threads} thread{'s' * (threads > 1)}"
     examples = " + ".join(f"{number} {name}".strip() for name, number in num_examples.items())
     provenance = f"weights from {format_provenance(run.provenance)}" if run.provenance else ""
     lines = [

@@ -3,17 +3,12 @@
 If a machine has fewer free cores than there are threads, each product waits for the slowest thread: layer 4
 of the first run, on two cores with a load of 8, took 103 to 164 s with two threads and 26 s with one. A quota
 of a container is known and stays, so torch gets no more threads than it allows. Load comes and goes, and the
-number of threads changes the last bits of a result, so the user is only told about it, when a run begins and
-when an epoch is much slower than the one before.
+number of threads changes the last bits of a result, so there the choice is the user's (OMP_NUM_THREADS=1).
 """
 
 import logging
 import math
 import os
-import sys
-import time
-from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -23,7 +18,6 @@ log: logging.Logger = logging.getLogger("tmft")
 CGROUP = Path("/sys/fs/cgroup")
 # Files with the quota and the period of a control group, both in microseconds: version 2, then version 1.
 QUOTA_FILES = (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"))
-BUSY = "other programs use this machine: if it is slow, try OMP_NUM_THREADS=1"
 OWN_SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # with which the user chooses the number of threads
 
 
@@ -73,40 +67,3 @@ def cpu_quota(folder: Path) -> float | None:
         if quota > 0 and period > 0:
             return quota / period
     return None
-
-
-def describe_threads() -> str:
-    """Return the number of threads, and a hint on a busy machine, to end a line with."""
-    threads = torch.get_num_threads()
-    return f", {threads} thread{'s' * (threads > 1)}" + f" ({BUSY})" * has_too_many_threads()
-
-
-def describe_slowdown(speeds: Sequence[float]) -> str:
-    """Return a hint after the first epoch that was less than half as fast as the one before; else "".
-
-    speeds: examples per second of the epochs so far. There is no hint if the machine is not busy.
-    """
-    slow = [after < before / 2 for before, after in pairwise(speeds)]
-    is_first = slow[-1:] == [True] and slow.count(True) == 1
-    return f"this epoch was slow: {BUSY}" if is_first and has_too_many_threads() else ""
-
-
-def has_too_many_threads() -> bool:
-    """Return whether torch has several threads, and other programs want the cores that these would need."""
-    threads = torch.get_num_threads()
-    return threads > 1 and count_running_tasks() + threads > (os.cpu_count() or 1)
-
-
-def count_running_tasks() -> int:
-    """Return how many threads of other programs want to run in all of five moments; 0 if it is not known."""
-    fewest = sys.maxsize
-    for _ in range(5):
-        try:
-            running = int(Path("/proc/loadavg").read_text("ascii").split()[3].partition("/")[0])
-        except (OSError, ValueError, IndexError):
-            return 0
-        fewest = min(fewest, running - 1)
-        if fewest <= 0:  # a quiet machine need not be watched any longer
-            return 0
-        time.sleep(0.02)
-    return fewest
