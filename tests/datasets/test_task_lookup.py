@@ -119,9 +119,7 @@ def test_a_command_shows_the_names_of_its_options():
     assert error.value.as_cli_message().startswith("--score-range 5 1: ")
     with pytest.raises(InputError) as error:
         get_task("stsb", selection_metric="f1")
-    assert error.value.as_cli_message().startswith(
-        "metric f1 does not fit --objective cosine_mse "
-    )
+    assert error.value.as_cli_message().startswith("metric f1 does not fit --objective cosine_mse ")
 
 
 def test_every_task_of_the_registry_is_valid():

@@ -205,6 +205,12 @@ def test_the_pareto_front_has_the_models_that_no_smaller_model_matches(tmp_path,
     assert list(front.get_xdata()) == [20, 30, 40, 50] and "Millions" in axes.get_xlabel()
 
 
+def test_replaced_token_detection_has_its_accuracy_and_the_baseline(tmp_path, monkeypatch):
+    axes = drawing(plots.draw_rtd_accuracy, PRETRAINED, tmp_path, monkeypatch)
+    lines = {line.get_label(): list(line.get_ydata()) for line in axes.get_lines()}
+    assert lines == {"small": [90] * 4, "small: always “original”": [80] * 4}
+
+
 def test_published_scores_are_drawn_on_test_only(tmp_path, monkeypatch):
     electra = result(1, 0, 0.5)
     electra["settings"]["ckpt"] = "google/electra-base-discriminator"

@@ -64,9 +64,7 @@ def main(argv: list[str] | None = None) -> None:
         path = args.prune_vocabulary
         text = filter(str.strip, read_lines(path)) if path else draw_random_lines(original, seed=0)
         exported = factorize_embeddings(exported, text, args.embedding_size)
-    card_data = (
-        card_data_from_result(result, layer_curve(Path(args.model), result)) if result else ModelCardData()
-    )
+    card_data = card_data_from_result(result, layer_curve(Path(args.model))) if result else ModelCardData()
     before = torch.from_numpy(original.encode(sentences))
     score_of = lambda x: evaluation.score(lambda texts: x)[task.metric]  # noqa: E731
     if args.prune_vocabulary and math.isnan(score_of(torch.from_numpy(exported.encode(sentences)))):

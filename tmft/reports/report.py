@@ -29,7 +29,7 @@ from tmft.reports.run_tables import (
     tidy_scores,
 )
 from tmft.runs.result_json import RESULT_FILE
-from tmft.runs.sweeps import Sweep, group_by_task, group_into_sweeps, read_results, separate_copies
+from tmft.runs.sweeps import Sweep, group_by_task, group_into_sweeps, read_results
 
 MAX_JSON_FILE, MAX_LAYERS = 2**22, 200  # bytes of a file, layers of a checkpoint
 ABOUT = [
@@ -59,9 +59,8 @@ def make_report(runs: Path, out: Path, program: str = "tmft") -> Page:
     program: name and version of this program, which stand below the title with the date. Raises InputError
     if there is no finished run, or if nothing can be written.
     """
-    all_results = read_results(runs)
-    sweeps = group_into_sweeps(all_results)
-    results, copies = separate_copies(all_results)
+    results = read_results(runs)
+    sweeps = group_into_sweeps(results)
     pretrained = [result for _, result in results if "curve" in result]
     files = read_json_files(runs)
     models, pairs = model_scores.read_model_scores(files), read_cka_pairs(files)
@@ -69,11 +68,9 @@ def make_report(runs: Path, out: Path, program: str = "tmft") -> Page:
         raise InputError(f"no finished run below {runs}: name a folder with run folders (result.json)")
     page = Page(out, f"Runs in {runs.resolve().name}", f"{date.today().isoformat()}, {program}")
     page.add_text(summarize_runs(sweeps, pretrained, models), "lead")
-    for folder, original in copies.items():
-        page.add_note(f"{folder} is a copy of the run {original}: it is not counted.")
     used: set[str] = set()
     for task, group in group_by_task(sweeps).items():
-        add_task(page, task, group, file_stem(task, used), copies)
+        add_task(page, task, group, file_stem(task, used))
     logged = [r for _, r in results if any(epoch.get("gradient_cosines") for epoch in r.get("epochs", []))]
     if logged:
         page.add_section("Several tasks")
@@ -133,7 +130,7 @@ def add_command(page: Page, runs: list[dict[str, Any]], label: str) -> None:
 # ------------------------------------------------------------------------------------------------- one task
 
 
-def add_task(page: Page, task: str, sweeps: list[Sweep], stem: str, copies: dict[Path, Path]) -> None:
+def add_task(page: Page, task: str, sweeps: list[Sweep], stem: str) -> None:
     """Add the section of a task to the page. stem: begins the names of its files."""
     page.add_section(task)
     if sweeps[0].data == "sample":
@@ -166,7 +163,7 @@ def add_task(page: Page, task: str, sweeps: list[Sweep], stem: str, copies: dict
                 f"{name}: its runs {sweep.difference}, unlike other runs of the same name, so they are shown "
                 "apart and not averaged."
             )
-        for folder in [folder for folder in sweep.copies if folder not in copies]:
+        for folder in sweep.copies:
             page.add_note(
                 f"{folder} has the layer and the seed of another run of {name}: it is not counted as "
                 "one more seed."

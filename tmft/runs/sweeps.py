@@ -4,7 +4,6 @@ A score of a sweep at a layer is the mean over its seeds, with the sample standa
 undefined score is NaN.
 """
 
-import json
 import logging
 import math
 import os
@@ -13,7 +12,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +49,9 @@ class Sweep:
     metric: str  # metric that selected the epochs
     pretrained_on: list[str]  # data that the initial weights were trained on by earlier runs, in order
     num_hidden_layers: int
-    layers: dict[int, list[dict[str, Any]]] = field(
-        default_factory=dict
-    )  # layer -> results, one per seed; sorted
-    # run folder that is not counted -> the folder of the run with the same layer and seed
-    copies: dict[Path, Path] = field(default_factory=dict)
+    # layer -> results, one per seed; sorted
+    layers: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    copies: list[Path] = field(default_factory=list)  # folders of runs that are not counted
     # how its runs differ from those of an earlier sweep of this name, such as "read another data train"
     difference: str = ""
 
@@ -121,58 +118,27 @@ def read_results(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
     return [(path, read_result(path.parent)) for path in sorted(paths)]
 
 
-def separate_copies(
-    results: list[tuple[Path, dict[str, Any]]],
-) -> tuple[list[tuple[Path, dict[str, Any]]], dict[Path, Path]]:
-    """Return the results without copies, and {folder of a copy: folder of the run that counts}.
-
-    results: (path of result.json, content) of each run. Two runs whose result.json have the same content,
-    times included, are one run, wherever their folders are. Of the folders, the first one counts whose name
-    is the one that train.py gives, else the first one.
-    """
-    folders: dict[str, list[tuple[Path, dict[str, Any]]]] = {}  # content -> runs
-    for path, result in results:
-        folders.setdefault(json.dumps(result, sort_keys=True), []).append((path, result))
-    originals = [next(filter(has_usual_name, runs), runs[0]) for runs in folders.values()]
-    copies = {
-        path.parent: original.parent
-        for (original, _), runs in zip(originals, folders.values(), strict=True)
-        for path, _ in runs
-        if path != original
-    }
-    return originals, copies
-
-
-def has_usual_name(run: tuple[Path, dict[str, Any]]) -> bool:
-    """Return whether a run folder has the name that train.py gives it. run: path of result.json, content."""
-    path, result = run
-    settings = result.get("settings", {})
-    layer = f"-layer{settings['layer']}" if "layer" in settings else ""
-    return path.parent.name == f"{result.get('sweep')}{layer}-seed{settings.get('seed')}"
-
-
 def group_into_sweeps(results: list[tuple[Path, dict[str, Any]]]) -> list[Sweep]:
     """Group the fine-tuning runs among the results into sweeps, in the order of their first runs.
 
     results: (path of result.json, content) of each run; pre-training runs are skipped. Each run of a sweep is
     a copy of the content, with the run folder under the key "folder". Of several runs of a sweep with the
-    same layer and seed only one counts, and a copy of a run counts nowhere. Runs of one name that read
-    different data or weights, or have different settings, are sweeps of their own, because their scores must
-    not be averaged; so are those in different folders. A number after the name tells them apart.
+    same layer and seed, such as a copy, only the first one counts. Runs of one name that read different data
+    or weights, or have different settings, are sweeps of their own, because their scores must not be
+    averaged; so are those in different folders. A number after the name tells them apart.
     """
-    sweeps: dict[tuple[str, str], list[Sweep]] = {}  # folder and name -> sweeps whose runs differ
-    originals, copies = separate_copies(results)
-    for path, result in originals:
+    sweeps: dict[tuple[Path, str], list[Sweep]] = {}  # folder and name -> sweeps whose runs differ
+    for path, result in results:
         settings = result.get("settings", {})
         if "layer" not in settings or "test" not in result:
             continue  # a pre-training run
-        first_settings = (result["provenance"] or [result])[0]["settings"]
-        same_name = sweeps.setdefault((str(path.parent.parent), result["sweep"]), [])
+        same_name = sweeps.setdefault((path.parent.parent, result["sweep"]), [])
         firsts = (next(iter(sweep.layers.values()))[0] for sweep in same_name)
         differences = [describe_difference(first, result) for first in firsts]
         if "" in differences:
             sweep = same_name[differences.index("")]
         else:
+            first_settings = (result["provenance"] or [result])[0]["settings"]
             sweep = Sweep(
                 name=result["sweep"],
                 checkpoint=first_settings["ckpt"] or first_settings["from_scratch"] or "",
@@ -183,31 +149,30 @@ def group_into_sweeps(results: list[tuple[Path, dict[str, Any]]]) -> list[Sweep]
                 difference=differences[0] if differences else "",
             )
             same_name.append(sweep)
-        run = copy(result)
-        run["folder"] = path.parent
-        add_run(sweep, run)
+        runs = sweep.layers.setdefault(settings["layer"], [])
+        if any(run["settings"].get("seed") == settings.get("seed") for run in runs):
+            sweep.copies.append(path.parent)
+        else:
+            run = copy(result)
+            run["folder"] = path.parent
+            runs.append(run)
     all_sweeps = [sweep for same_name in sweeps.values() for sweep in same_name]
     names: set[str] = set()
     for sweep in all_sweeps:
-        number = next(n for n in count(1) if add_number_to_name(sweep.name, n) not in names)
-        sweep.name = add_number_to_name(sweep.name, number)
+        numbered = (f"{sweep.name} ({number})" for number in count(2))
+        sweep.name = next(name for name in chain([sweep.name], numbered) if name not in names)
         names.add(sweep.name)
         sweep.layers = {layer: sweep.layers[layer] for layer in sorted(sweep.layers)}
-        folders = {run["folder"] for runs in sweep.layers.values() for run in runs} | sweep.copies.keys()
-        sweep.copies |= {copy: original for copy, original in copies.items() if original in folders}
     return all_sweeps
-
-
-def add_number_to_name(name: str, number: int) -> str:
-    """Return a name with a number in brackets, which 1 does not need."""
-    return name if number == 1 else f"{name} ({number})"
 
 
 def describe_difference(run: dict[str, Any], other: dict[str, Any]) -> str:
     """Return what the other run reads or is set to that the first one is not, "" if they are of one sweep."""
     if file := changed_file(run, other):
         return f"read another {file}"
-    key = find_different_setting(run["settings"], other["settings"])
+    own = ("layer", "seed", "init_from")  # settings in which the runs of a sweep differ
+    shared = {key: value for key, value in other["settings"].items() if key not in own}
+    key = first_difference(run["settings"], shared)
     return f"have {key} {short_repr(other['settings'][key])}" if key else ""
 
 
@@ -223,25 +188,6 @@ def changed_file(run: dict[str, Any], other: dict[str, Any]) -> str:
         for digests in (run.get("digests", {}), other.get("digests", {}))
     )
     return next((name for name in before if name in now and before[name] != now[name]), "")
-
-
-def find_different_setting(reference: dict[str, Any], settings: dict[str, Any]) -> str | None:
-    """Return the name of a setting that two runs of a sweep must share, but do not; None if there is none."""
-    shared = {key: value for key, value in settings.items() if key not in ("layer", "seed", "init_from")}
-    return first_difference(reference, shared)
-
-
-def add_run(sweep: Sweep, run: dict[str, Any]) -> None:
-    """Add a run to a sweep; of two with the same layer and seed, the one with the usual name counts."""
-    layer, seed = run["settings"]["layer"], run["settings"].get("seed")
-    runs = sweep.layers.setdefault(layer, [])
-    for i, other in enumerate(runs):
-        if other["settings"].get("seed") == seed:
-            if has_usual_name((run["folder"] / RESULT_FILE, run)):
-                runs[i], run = run, other
-            sweep.copies[run["folder"]] = runs[i]["folder"]
-            return
-    runs.append(run)
 
 
 def describe_differences(sweeps: list[Sweep]) -> list[str]:
@@ -329,18 +275,14 @@ def sweep_summaries(folders: list[Path], splits: Sequence[str] = ("dev", "test")
     return summaries
 
 
-def layer_curve(folder: Path, result: dict[str, Any]) -> str:
+def layer_curve(folder: Path) -> str:
     """Return Markdown with a table of all layers in the sweep of a run; "" if there is only one layer."""
-    paths = sorted(folder.absolute().parent.glob("*/result.json"))
-    results = [(path, read_result(path.parent)) for path in paths]
-    same_sweep = [
-        (path, other)
-        for path, other in results
-        if other.get("sweep") == result["sweep"]
-        and not find_different_setting(result["settings"], other["settings"])
-    ]
-    sweeps = [sweep for sweep in group_into_sweeps(same_sweep) if len(sweep.layers) > 1]
-    return "".join(f"\nThe layers of this sweep:\n\n```\n{layer_table(sweep)}\n```\n" for sweep in sweeps)
+    paths = sorted(folder.absolute().parent.glob(f"*/{RESULT_FILE}"))
+    for sweep in group_into_sweeps([(path, read_result(path.parent)) for path in paths]):
+        folders = [run["folder"] for runs in sweep.layers.values() for run in runs]
+        if folder.absolute() in folders and len(sweep.layers) > 1:
+            return f"\nThe layers of this sweep:\n\n```\n{layer_table(sweep)}\n```\n"
+    return ""
 
 
 @cache
