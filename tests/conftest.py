@@ -181,7 +181,7 @@ def assert_equal_hidden_states(encoder, model, sentences, tolerance=1e-5):
         atol = tolerance * max(1.0, b[mask.bool()].abs().max().item())
         torch.testing.assert_close(a[mask.bool()], b[mask.bool()], rtol=0, atol=atol)
         for s, sentence in enumerate(sentences):
-            here = c[rows.sentence_ids == s + 1]
+            here = c[rows.attention_mask == s + 1]
             torch.testing.assert_close(here, b[s, : len(sentence)], rtol=0, atol=atol)
 
 

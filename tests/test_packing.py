@@ -12,14 +12,14 @@ SENTENCES = [[1, 2, 3], [4], [5] * 60, [6] * 10, [7, 8], [9] * 64]
 @pytest.mark.parametrize("number", range(1, len(SENTENCES) + 1))
 def test_packing_loses_no_token_and_restarts_the_positions(number):
     batch = pack(SENTENCES, packed_length=64)
-    mask = batch.sentence_ids == number
+    mask = batch.attention_mask == number
     assert batch.input_ids[mask].tolist() == SENTENCES[number - 1]
     assert batch.position_ids[mask].tolist() == list(range(len(SENTENCES[number - 1])))
 
 
 def test_the_rest_of_a_row_is_padding():
     batch = pack(SENTENCES, packed_length=64, pad_id=99)
-    padding = batch.sentence_ids == 0
+    padding = batch.attention_mask == 0
     assert padding.sum() == batch.input_ids.numel() - sum(map(len, SENTENCES))
     assert (batch.input_ids[padding] == 99).all()
 
@@ -39,7 +39,7 @@ def test_the_sentences_are_counted():
 
 def test_rows_are_filled_longest_first_where_the_least_room_is_left():
     batch = pack(SENTENCES, packed_length=64)
-    packed = [row[row > 0].unique_consecutive().tolist() for row in batch.sentence_ids]
+    packed = [row[row > 0].unique_consecutive().tolist() for row in batch.attention_mask]
     assert packed == [[6], [3, 1, 2], [4, 5]]  # 64 alone; 60 + 3 + 1; 10 + 2
 
 
@@ -62,7 +62,7 @@ def test_pack_arrays_returns_the_index_of_each_token():
 
 def test_an_encoder_is_called_with_tokens_sentences_and_positions():
     batch = pack(SENTENCES)
-    expected = (batch.input_ids, batch.sentence_ids, batch.position_ids)
+    expected = (batch.input_ids, batch.attention_mask, batch.position_ids)
     assert all(tensor is field for tensor, field in zip(batch.inputs, expected, strict=True))
 
 

@@ -14,7 +14,7 @@ from tmft.pooling import POOLINGS, parse_pooling
 HIDDEN = torch.tensor([[[1.0, -1.0], [6.0, -3.0], [5.0, 7.0], [9.0, 8.0], [100.0, 100.0]]])
 BATCH = PackedBatch(
     input_ids=torch.ones(1, 5, dtype=torch.long),
-    sentence_ids=torch.tensor([[2, 2, 2, 1, 0]]),
+    attention_mask=torch.tensor([[2, 2, 2, 1, 0]]),
     position_ids=torch.tensor([[0, 1, 2, 0, 0]]),
     num_sentences=2,
 )
@@ -91,7 +91,7 @@ def test_the_mean_of_a_sentence_with_its_own_row_is_computed_from_this_row_alone
     batch, _ = pack_arrays(np.arange(16), lengths, 8, pad_id=0, one_row_each=True)
     hidden = torch.randn(3, 8, 4, generator=torch.Generator().manual_seed(0))
     expected = POOLINGS[pooling].pool(hidden, batch, None)
-    padded = PackedBatch(batch.input_ids, batch.sentence_ids, batch.position_ids, 3)
+    padded = PackedBatch(batch.input_ids, batch.attention_mask, batch.position_ids, 3)
     torch.testing.assert_close(expected, POOLINGS[pooling].pool(hidden, padded, None))
     hidden[1] = torch.inf  # 0 * inf would be NaN in a product over the positions of all sentences
     pooled = POOLINGS[pooling].pool(hidden, batch, None)

@@ -93,7 +93,7 @@ def test_embed_token_ids_returns_the_results_of_any_function_in_input_order():
     ids = model.tokenize([*SENTENCES, "music", *SENTENCES[::-1]])
 
     def lengths(batch):
-        counts = torch.bincount(batch.sentence_ids.flatten(), minlength=batch.num_sentences + 1)[1:]
+        counts = torch.bincount(batch.attention_mask.flatten(), minlength=batch.num_sentences + 1)[1:]
         return torch.stack([counts, torch.full_like(counts, batch.num_sentences)])[..., None].float()
 
     result = model.embed_token_ids(ids, lengths)

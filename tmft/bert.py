@@ -1,7 +1,7 @@
 """BERT and ELECTRA: the embeddings, then l layers of self-attention and feed-forward.
 
-Letters in this file: B rows of a batch, T tokens in a row, D hidden_size, E embedding_size, H heads,
-A = D / H. Rows, and what attention_mask and position_ids contain, are explained in tmft/packing.py.
+Letters: B rows of a batch, T tokens in a row, D dimensions of a hidden state (hidden_size), E embedding_size,
+H heads, A = D / H, l layers. Rows, attention_mask and position_ids are explained in tmft/packing.py.
 """
 
 import math

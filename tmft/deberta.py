@@ -4,8 +4,8 @@ BERT's attention score is the product of a query and a key, both computed from t
 DeBERTa adds up to two terms: c2p (content to position), the query times an embedding of the distance, and p2c
 (position to content), the key times an embedding of the distance.
 
-Letters in this file: B rows of a batch, T tokens in a row, D hidden_size, E embedding_size, H heads,
-A = D / H, P embeddings of relative positions in use. What attention_mask and position_ids contain is
+Letters: B rows of a batch, T tokens in a row, D hidden_size, E embedding_size, H heads,
+A = D / H, R embeddings of relative positions in use. What attention_mask and position_ids contain is
 explained at the top of tmft/encoder.py. The tokens of a sentence are next to each other in a row, so the
 distance between two of them is the distance between their columns, and one table of distances serves every
 row of a batch.
@@ -203,7 +203,7 @@ class DisentangledSelfAttention(nn.Module):
         """Return the output of the attention, (B, T, D).
 
         hidden: (B, T, D). mask: (B, T, T), added to the scores, see block_diagonal_mask.
-        positions: (P, D), the embeddings of relative positions. index: (2T + 1,) int64, which of them is used
+        positions: (R, D), the embeddings of relative positions. index: (2T + 1,) int64, which of them is used
         for each of the distances -T .. T. See DebertaEncoder.relative_positions.
         """
         q = self.split_heads(self.query(hidden)) * self.scale  # (H, B, T, A)
@@ -317,7 +317,7 @@ class DebertaEncoder(BaseEncoder):
     def relative_positions(self, T: int) -> tuple[Tensor | None, Tensor]:
         """Return (positions, index): the embeddings of relative positions for rows of T tokens.
 
-        positions: (P, D), the embeddings that are used for any of the distances -T .. T. index: (2T + 1,)
+        positions: (R, D), the embeddings that are used for any of the distances -T .. T. index: (2T + 1,)
         int64; positions[index[d + T]] is the embedding of the distance d. If the model has no relative
         attention, positions is None and index is empty.
         """

@@ -1,6 +1,7 @@
 """What all encoders have in common: configuration, base class, attention mask and initialization of weights.
 
-Letters in this file: B rows of a batch, T tokens in a row, D hidden_size.
+Letters: B rows of a batch, T tokens in a row, D dimensions of a hidden state (hidden_size), L layers of the
+checkpoint, l of them kept.
 
 A row of a batch holds one sentence and its padding, or several short sentences one after the other
 (tmft/packing.py). Two inputs of an encoder say where each sentence is:

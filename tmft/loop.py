@@ -18,7 +18,11 @@ are read from TSV files by `read_examples` (data.py) before all this.
 docs/lecture/one_file.py has all of it in a single file. What is not the method plugs in from outside, through
 `embed` and callbacks (runs/train_run.py).
 
-Shapes: P examples (pairs) in a batch, D dimensions of an embedding.
+The letters of shapes mean the same in all of these files; a file names those that it uses:
+
+    N examples or sentences of a whole split    P examples of a batch, S sentences of a batch (2 P for pairs)
+    B rows of a batch, T tokens in a row        D dimensions of a hidden state, and so of their mean, u or v
+    L layers of the checkpoint, l kept          H heads, A = D / H
 """
 
 from collections.abc import Iterator, Sequence

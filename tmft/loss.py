@@ -2,7 +2,7 @@
 
 An objective is a loss together with the predictions that the metric scores. The losses of the paper are on
 the cosine of a pair: its squared error and, for two classes, its cross-entropy.
-Shapes: P pairs in a batch, N pairs in a split, D dimensions of an embedding.
+Letters: P examples (pairs) of a batch, N of a split, D dimensions of an embedding.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """Metrics of how well predictions agree with labels. Values are raw, in [-1, 1]; commands print them x 100.
 
-Shapes: N examples of a split, D dimensions of an embedding.
+Letters: N examples of a split, D dimensions of an embedding.
 """
 
 from collections.abc import Callable

@@ -4,14 +4,14 @@ If random sentences of STSB are padded to the longest one in their batch, 38 % o
 in packed rows of 64 tokens it is 94 %. This is a row of 10 positions with two sentences and one [PAD]:
 
     [CLS] a man plays [SEP] [CLS] it rains [SEP] [PAD]      input_ids
-      1   1  1    1     1     2   2    2     2     0        sentence_ids: attention stays within a sentence
+      1   1  1    1     1     2   2    2     2     0        attention_mask: a token attends to its own number
       0   1  2    3     4     0   1    2     3     0        position_ids: they restart in each sentence
 
 An ordinary padded batch is the special case in which each row has one sentence. To encode many sentences,
 length_bucketed_batches chooses which of them share a batch, or uniform_batches, if the last bits of an
 embedding must not depend on the other sentences.
-Letters in this file: N sentences in a corpus, S sentences of a batch, n tokens of these S sentences together,
-B rows of a batch, T tokens in a row.
+Letters: N sentences in a corpus, S sentences of a batch, n tokens of these S sentences together, B rows of a
+batch, T tokens in a row.
 """
 
 from array import array
@@ -119,8 +119,8 @@ class PackedBatch:
     """A batch of S sentences in B rows of T tokens. The three tensors are (B, T), int64.
 
     input_ids: token ids; positions without a token hold the id of the padding token.
-    sentence_ids: the number of the sentence that a token belongs to, 1 .. S in the order in which the
-    sentences were given to pack(); 0 on padding.
+    attention_mask: the number of the sentence that a token belongs to, 1 .. S in the order in which the
+    sentences were given to pack(); 0 on padding. Two tokens attend to each other if their numbers are equal.
     position_ids: the position of a token in its sentence, counted from 0.
     num_sentences: S.
     one_row_each: True if S = B and row b holds sentence b + 1 alone. The mean of a sentence is then computed
@@ -128,25 +128,22 @@ class PackedBatch:
     """
 
     input_ids: Tensor
-    sentence_ids: Tensor
+    attention_mask: Tensor
     position_ids: Tensor
     num_sentences: int
     one_row_each: bool = False
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The positional arguments of an encoder's forward: input_ids, attention_mask and position_ids.
-
-        The attention mask is sentence_ids: two tokens attend to each other if their sentence_ids are equal.
-        """
-        return self.input_ids, self.sentence_ids, self.position_ids
+        """The positional arguments of an encoder's forward: input_ids, attention_mask and position_ids."""
+        return self.input_ids, self.attention_mask, self.position_ids
 
     def to(self, device: torch.device | str) -> "PackedBatch":
         """Return the batch on another device, in one copy that nothing waits for; this one stays as it is."""
         if self.input_ids.device == torch.device(device):
             return self
-        input_ids, sentence_ids, position_ids = copy_to(torch.stack(self.inputs), torch.device(device))
-        return PackedBatch(input_ids, sentence_ids, position_ids, self.num_sentences, self.one_row_each)
+        input_ids, attention_mask, position_ids = copy_to(torch.stack(self.inputs), torch.device(device))
+        return PackedBatch(input_ids, attention_mask, position_ids, self.num_sentences, self.one_row_each)
 
 
 def pack(
@@ -168,7 +165,7 @@ def pack(
     >>> batch = pack([[2, 9, 3], [2, 7, 8, 3]], packed_length=8)
     >>> batch.input_ids.tolist()
     [[2, 7, 8, 3, 2, 9, 3, 0]]
-    >>> batch.sentence_ids.tolist()
+    >>> batch.attention_mask.tolist()
     [[2, 2, 2, 2, 1, 1, 1, 0]]
     >>> batch.position_ids.tolist()
     [[0, 1, 2, 3, 0, 1, 2, 0]]
@@ -208,13 +205,13 @@ def pack_arrays(
     index = np.repeat(row * T + column, lengths) + position  # (n,): of each token in the flattened batch
 
     input_ids = np.full(B * T, pad_id)
-    sentence_ids, position_ids = np.zeros_like(input_ids), np.zeros_like(input_ids)
+    attention_mask, position_ids = np.zeros_like(input_ids), np.zeros_like(input_ids)
     input_ids[index] = tokens
-    sentence_ids[index] = np.repeat(np.arange(1, len(lengths) + 1), lengths)
+    attention_mask[index] = np.repeat(np.arange(1, len(lengths) + 1), lengths)
     position_ids[index] = position
     batch = PackedBatch(
         torch.from_numpy(input_ids).view(B, T),
-        torch.from_numpy(sentence_ids).view(B, T),
+        torch.from_numpy(attention_mask).view(B, T),
         torch.from_numpy(position_ids).view(B, T),
         len(lengths),
         one_row_each,

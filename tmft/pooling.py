@@ -8,7 +8,7 @@ weights: (B, T), weights of 0 or more for the tokens, None if all tokens have th
 do not use them accept them, so that all poolings can be called alike.
 
 They return (S, D), one vector per sentence. Special tokens such as [CLS] count like all other tokens.
-Letters in this file: S sentences, B rows of a batch, T tokens in a row, N = B * T positions, D hidden_size.
+Letters: S sentences of a batch, B rows of a batch, T tokens in a row, D dimensions of a hidden state.
 """
 
 from collections.abc import Callable
@@ -42,22 +42,22 @@ class Pooling:
 
 
 def sentence_mask(batch: PackedBatch) -> Tensor:
-    """Return (S, N) bool: entry [s, n] says whether position n of the flattened batch is in sentence s."""
-    ids = torch.arange(1, batch.num_sentences + 1, device=batch.sentence_ids.device)
-    return batch.sentence_ids.flatten() == ids[:, None]
+    """Return (S, B * T) bool: whether each position of the flattened batch is in each sentence."""
+    numbers = torch.arange(1, batch.num_sentences + 1, device=batch.attention_mask.device)
+    return batch.attention_mask.flatten() == numbers[:, None]
 
 
 def mean_pooling(hidden: Tensor, batch: PackedBatch, weights: Tensor | None = None) -> Tensor:
     """Return the (weighted) mean over the tokens of each sentence: (S, D), float32 or float64.
 
     hidden: (B, T, D). batch: the packed batch. weights: (B, T), at least 0, or None if all are 1.
-    It is computed as the product of an (S, N) matrix of weights with the (N, D) hidden states. The order in
-    which a product adds the tokens of a sentence may depend on its place in the batch; if each sentence has a
-    row of its own, they are therefore added row by row. A sentence whose weights are all 0 gets the
-    unweighted mean. A sentence without tokens gets a vector of zeros.
+    It is computed as the product of an (S, B * T) matrix of weights with the (B * T, D) hidden states. The
+    order in which a product adds the tokens of a sentence may depend on its place in the batch; if each
+    sentence has a row of its own, they are therefore added row by row. A sentence whose weights are all 0
+    gets the unweighted mean. A sentence without tokens gets a vector of zeros.
     """
     hidden = hidden.to(torch.promote_types(hidden.dtype, torch.float32))  # a sum in 16 bits is too coarse
-    matrix = sentence_mask(batch).to(hidden.dtype)  # (S, N)
+    matrix = sentence_mask(batch).to(hidden.dtype)  # (S, B * T)
     if weights is not None:
         weighted = matrix * weights.flatten()
         matrix = torch.where(weighted.any(1, keepdim=True), weighted, matrix)
@@ -82,8 +82,8 @@ def max_pooling(hidden: Tensor, batch: PackedBatch, weights: Tensor | None = Non
 
     hidden: (B, T, D). batch: the packed batch. weights: ignored.
     """
-    sentence = batch.sentence_ids.flatten()[:, None].expand(-1, hidden.shape[-1])  # (N, D)
-    # entry 0 is for padding, whose number in sentence_ids is 0
+    sentence = batch.attention_mask.flatten()[:, None].expand(-1, hidden.shape[-1])  # (B * T, D)
+    # entry 0 is for padding, whose number is 0
     maximum = hidden.new_full((batch.num_sentences + 1, hidden.shape[-1]), -torch.inf)
     return maximum.scatter_reduce(0, sentence, hidden.flatten(0, 1), "amax")[1:]
 

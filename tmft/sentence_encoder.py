@@ -1,8 +1,8 @@
 """SentenceEncoder: a truncated encoder with its tokenizer and pooling. It maps sentences to embeddings.
 
 In reading order: from_pretrained, tokenize, forward, encode, save_pretrained.
-Letters in this file: S sentences of a batch, N sentences in total, B rows of a batch, T tokens in a row,
-D dimensions of an embedding, l the number of kept layers.
+Letters: S sentences of a batch, N sentences in total, B rows of a batch, T tokens in a row, D dimensions of a
+hidden state and of an embedding (which has others with some modules and poolings), l layers that are kept.
 """
 
 import logging
@@ -336,13 +336,9 @@ class SentenceEncoder(nn.Module):
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Return the embeddings of the S sentences of a packed batch: (S, D) float32."""
-        hidden = self.hidden_states_of(batch)  # (B, T, hidden_size): the output of layer l
-        pooled = self.pool_tokens(
-            hidden, batch
-        )  # (S, pooled_dimensions): mean_pooling, unless another was chosen
-        return self.apply_modules(
-            pooled
-        )  # (S, D): nothing, unless the checkpoint has modules such as Normalize
+        hidden = self.hidden_states_of(batch)  # (B, T, D): the output of layer l
+        pooled = self.pool_tokens(hidden, batch)  # (S, D): mean_pooling, unless another was chosen
+        return self.apply_modules(pooled)  # (S, D): as it is, unless there are modules such as Normalize
 
     def forward_with(self, batch: PackedBatch, truncate_dim: int | None, num_excluded: int) -> Tensor:
         """Return what `forward` returns, with settings of one call of `encode` instead of the model's own.
@@ -354,7 +350,7 @@ class SentenceEncoder(nn.Module):
         return self.apply_modules(pooled, truncate_dim)
 
     def hidden_states_of(self, batch: PackedBatch) -> Tensor:
-        """Return the hidden states that are pooled, (B, T, hidden_size).
+        """Return the hidden states that are pooled, (B, T, D).
 
         They are the output of the last kept layer, or the mean over several layers if self.layers is set.
         """
@@ -363,9 +359,9 @@ class SentenceEncoder(nn.Module):
         return mean_hidden_state(self.encoder, self.layers, batch)
 
     def pool_tokens(self, hidden: Tensor, batch: PackedBatch, num_excluded: int | None = None) -> Tensor:
-        """Return a vector for each of the S sentences of a packed batch: (S, pooled_dimensions) float32.
+        """Return a vector for each of the S sentences of a packed batch: (S, D) float32.
 
-        hidden: (B, T, hidden_size), the hidden states of the batch. num_excluded: as in `weights_of_tokens`.
+        hidden: (B, T, D), the hidden states of the batch. num_excluded: as in `weights_of_tokens`.
         """
         weights = self.weights_of_tokens(batch, num_excluded)  # None in the paper: all tokens count alike
         functions = pooling_functions(self.pooling, self.encoder)  # mean_pooling alone in the paper
@@ -399,14 +395,14 @@ class SentenceEncoder(nn.Module):
     def apply_modules(self, pooled: Tensor, truncate_dim: int | None = None) -> Tensor:
         """Apply the modules after the pooling, then keep the first dimensions: return (S, D) float32.
 
-        They compute in float32, also under autocast. pooled: (S, pooled_dimensions). truncate_dim: as in
+        They compute in float32, also under autocast. pooled: (S, D). truncate_dim: as in
         `forward_with`.
         """
         with no_autocast(pooled.device.type):
             return self.head_modules(pooled)[:, : truncate_dim or self.truncate_dim]
 
     def pool(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
-        """Return the embeddings, (S, D) float32, for given hidden states of a batch, (B, T, hidden_size)."""
+        """Return the embeddings, (S, D) float32, for given hidden states of a batch, (B, T, D)."""
         return self.apply_modules(self.pool_tokens(hidden, batch))
 
     def forward_all_layers(self, batch: PackedBatch) -> Tensor:
@@ -737,8 +733,8 @@ def check_finite_embeddings(
 ) -> None:
     """Raise InputError, which names the sentence, if an embedding has a value that is NaN or infinite.
 
-    embeddings: (N, D), or (L, N, D) for L hidden states; sentences: N of them. source: the name of the model,
-    if the user may have given several.
+    embeddings: (N, D), or (l + 1, N, D) of all hidden states; sentences: N of them. source: the name of the
+    model, if the user may have given several.
     """
     embeddings = torch.as_tensor(embeddings)
     if embeddings.sum().isfinite() or embeddings.isfinite().all():  # a sum is fast, but may overflow

@@ -4,8 +4,8 @@ PackedEmbedder is the default `embed`. The others are in gradient_cache.py (for 
 memory or are shared by several processes), freezing.py (a frozen encoder) and all_layers.py
 (all layers at once).
 
-Shapes: N examples of a split, P examples of a batch, k texts per example (2 for pairs), S = k * P sentences,
-D dimensions of an embedding.
+Letters: N examples of a split, P examples of a batch, k texts of an example (2 for pairs), S = k P sentences
+of a batch, D dimensions of an embedding.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -246,7 +246,7 @@ def forward_backward(
     """Return each hidden state of the tokens, (n, D), and all gradients in one vector, on the CPU."""
     model, amp = deepcopy(model).to(device), MixedPrecision(device, precision)
     packed = pack(model.tokenize(pairs.sentences)).to(device)
-    is_token = packed.sentence_ids > 0
+    is_token = packed.attention_mask > 0
     with torch.no_grad(), amp:
         hidden_states = model.encoder.hidden_states(*packed.inputs)
         states = [state[is_token].double().cpu() for state in hidden_states]

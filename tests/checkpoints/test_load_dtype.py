@@ -82,7 +82,7 @@ def test_every_family_in_bfloat16_loaded_or_under_autocast_is_near_to_itself_in_
         outputs = [model.eval()(*batch.inputs) for model in (exact, rounded)]
     assert [output.dtype for output in outputs] == [torch.float32, torch.bfloat16]
     means = [
-        torch.stack([output[batch.sentence_ids == s].float().mean(0) for s in range(1, len(IDS) + 1)])
+        torch.stack([output[batch.attention_mask == s].float().mean(0) for s in range(1, len(IDS) + 1)])
         for output in outputs
     ]
     assert 0.99 < cosines(*means).min() and not torch.equal(*means)
@@ -92,7 +92,7 @@ def test_every_family_in_bfloat16_loaded_or_under_autocast_is_near_to_itself_in_
     if hasattr(config, "rms_norm_eps"):  # sums of so many layers stay in float32
         assert mixed.dtype == torch.float32
     assert all(weight.grad.isfinite().all() for weight in exact.parameters() if weight.grad is not None)
-    there = batch.sentence_ids > 0
+    there = batch.attention_mask > 0
     assert torch.cosine_similarity(mixed[there].float(), outputs[0][there]).min() > 0.99
 
 

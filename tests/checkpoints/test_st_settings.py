@@ -207,7 +207,7 @@ def test_the_last_token_is_found_where_it_is_the_padding_token_too(side, tmp_pat
     rows = pack(again.tokenize(texts), 64, again.tokenizer.pad_id)
     hidden = again.encoder(*rows.inputs)
     for number, ids in enumerate(again.tokenize(texts)):
-        inside = hidden[rows.sentence_ids == number + 1]
+        inside = hidden[rows.attention_mask == number + 1]
         assert len(inside) == len(ids)
         torch.testing.assert_close(again.pool(hidden, rows)[number], inside[-1])
 

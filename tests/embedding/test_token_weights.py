@@ -231,7 +231,7 @@ def test_no_prompt_is_the_mean_of_the_tokens_of_the_sentence_whatever_the_templa
 def test_a_sentence_is_the_weighted_mean_of_its_tokens(family, name):
     """In rows with several sentences and padding, against one sentence in a row of its own length."""
     model = weighted(name, TEXTS if name == "idf" else None, **FAMILIES[family])
-    assert (pack(model.tokenize(SENTENCES)).sentence_ids > 1).any()
+    assert (pack(model.tokenize(SENTENCES)).attention_mask > 1).any()
     for sentence, embedding in zip(SENTENCES, model.encode(SENTENCES), strict=True):
         weights = own_weights(model, sentence)
         weights = [0.0, *weights[1:-1], 0.0] if name == "no-prompt" else weights
@@ -252,7 +252,7 @@ def test_prefix_and_suffix_are_counted_in_each_sentence():
     tokens = TokenWeights(torch.full((9,), 2.0), prefix_length=1, suffix_length=2)
     rows = pack([[5] * 4, [6] * 3, [7] * 5, [8]], packed_length=16)
     weights = tokens(rows)
-    found = [weights[rows.sentence_ids == number].tolist() for number in (1, 2, 3, 4)]
+    found = [weights[rows.attention_mask == number].tolist() for number in (1, 2, 3, 4)]
     assert found == [[0, 2, 0, 0], [0, 0, 0], [0, 2, 2, 0, 0], [0]]
 
 

@@ -181,7 +181,7 @@ def largest_difference_of_gradients(encoder, model: nn.Module, sentences: list[l
     ids, mask = padded(sentences)
     (model(ids, attention_mask=mask).last_hidden_state[mask.bool()] ** 3).sum().backward()
     rows = pack(sentences)
-    (encoder(*rows.inputs)[rows.sentence_ids > 0] ** 3).sum().backward()
+    (encoder(*rows.inputs)[rows.attention_mask > 0] ** 3).sum().backward()
     ours, theirs = encoder.embeddings.word.weight.grad, model.get_input_embeddings().weight.grad
     return ((ours - theirs).abs().max() / theirs.abs().max()).item()
 
@@ -203,7 +203,7 @@ def largest_difference_in_rows(
     for s, sentence in enumerate(sentences):
         for n, expected in enumerate(theirs[s]):
             worst = max(worst, largest_difference(in_padded[n][s, : len(sentence)], expected))
-            worst = max(worst, largest_difference(packed[n][rows.sentence_ids == s + 1], expected))
+            worst = max(worst, largest_difference(packed[n][rows.attention_mask == s + 1], expected))
             if s in one_row:
                 worst = max(worst, largest_difference(one_row[s][n][0], expected))
     return worst

@@ -94,9 +94,9 @@ def test_the_report_counts_unused_weights_of_the_decoder(tmp_path):
 
 
 def test_each_start_token_attends_to_its_own_sentence():
-    sentence_ids = torch.tensor([[4, 4, 4, 1, 1, 3], [2, 2, 2, 2, 0, 0]])
+    attention_mask = torch.tensor([[4, 4, 4, 1, 1, 3], [2, 2, 2, 2, 0, 0]])
     position_ids = torch.tensor([[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 0, 0]])
-    rows = PackedBatch(torch.full_like(sentence_ids, 5), sentence_ids, position_ids, num_sentences=4)
+    rows = PackedBatch(torch.full_like(attention_mask, 5), attention_mask, position_ids, num_sentences=4)
     assert sentence_index_in_row(rows).tolist() == [[1, 1, 1, 2, 2, 3], [1, 1, 1, 1, 0, 0]]
     row, column, W = decoder_start_positions(rows)
     assert (row.tolist(), column.tolist(), W) == ([0, 1, 0, 0], [1, 0, 2, 0], 3)

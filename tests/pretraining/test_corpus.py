@@ -134,10 +134,10 @@ def test_a_batch_is_packed_as_by_pack_and_its_labels_are_the_masked_tokens(token
     original = batch.packed.input_ids.flatten().index_copy(0, batch.label_positions, batch.labels)
     expected = pack(token_lists(corpus), packed_length=16)
     for s in range(1, 6):
-        here, there = batch.packed.sentence_ids.flatten() == s, expected.sentence_ids.flatten() == s
+        here, there = batch.packed.attention_mask.flatten() == s, expected.attention_mask.flatten() == s
         assert original[here].tolist() == expected.input_ids.flatten()[there].tolist()
         assert batch.packed.position_ids.flatten()[here].tolist() == list(range(here.sum()))
-    assert (batch.packed.input_ids[batch.packed.sentence_ids == 0] == 0).all()
+    assert (batch.packed.input_ids[batch.packed.attention_mask == 0] == 0).all()
 
 
 def test_two_processes_together_have_the_batches_and_masks_of_one(tokenizer):
@@ -148,7 +148,7 @@ def test_two_processes_together_have_the_batches_and_masks_of_one(tokenizer):
         rng = np.random.default_rng(0)
         batches, num_labels = masking.make_batches(corpus, rng, [4, 3], 16, rank, world_size)
         sentences = [
-            (number, batch.packed.input_ids[batch.packed.sentence_ids == s].tolist())
+            (number, batch.packed.input_ids[batch.packed.attention_mask == s].tolist())
             for number, batch in enumerate(batches)
             for s in range(1, batch.packed.num_sentences + 1)
         ]

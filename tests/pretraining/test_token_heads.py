@@ -88,7 +88,7 @@ def make_batch(
     packed = pack(masked, packed_length=12)
     label_positions = []
     for sentence, token in positions:
-        first = (packed.sentence_ids.flatten() == sentence + 1).nonzero()[0].item()
+        first = (packed.attention_mask.flatten() == sentence + 1).nonzero()[0].item()
         label_positions.append(first + token)
     originals = torch.tensor([SENTENCES[s][t] for s, t in positions])
     return LabeledBatch(packed, torch.tensor(label_positions), originals), ids, mask, labels

@@ -16,7 +16,7 @@ from tmft.speed import long_rows as attention
 from tmft.speed.long_rows import LONG_ROW, LongRowMask, long_row_attention
 
 T = 2048
-ROWS = {  # sentence_ids of a row of T tokens
+ROWS = {  # attention_mask of a row of T tokens
     "one sentence": torch.ones(1, T, dtype=torch.long),
     "two sentences and padding": torch.tensor([1] * 900 + [2] * 1100 + [0] * 48)[None],
 }
@@ -87,10 +87,10 @@ def test_dropout_in_a_long_row_keeps_no_scores_for_the_backward_pass(is_trained)
 # ------------------------------------------------------------------------------------ values and gradients
 
 
-def explicit(q, k, v, sentence_ids, before, after, scale=None, dropout=lambda weights: weights):
+def explicit(q, k, v, attention_mask, before, after, scale=None, dropout=lambda weights: weights):
     """softmax(q k^T * scale + mask) v, with the whole matrix."""
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
-    mask = block_diagonal_mask(sentence_ids, q.dtype, before=before, after=after)[:, None]
+    mask = block_diagonal_mask(attention_mask, q.dtype, before=before, after=after)[:, None]
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     return dropout((q @ k.transpose(-1, -2) * scale + mask).softmax(-1)) @ v
 
@@ -182,7 +182,7 @@ def test_rows_of_512_tokens_have_the_additive_mask_and_longer_ones_have_not():
     ids = torch.tensor([[1] * 300 + [2] * 212])
     assert torch.equal(make_attention_bias(ids, torch.float32)[:, 0], block_diagonal_mask(ids, torch.float32))
     longer = make_attention_bias(torch.cat([ids, ids[:, -1:]], 1), torch.float32)
-    assert longer.sentence_ids.shape == (1, 513) and not longer.is_plain
+    assert longer.attention_mask.shape == (1, 513) and not longer.is_plain
 
 
 def test_one_sentence_in_each_row_needs_no_mask():

@@ -6,7 +6,7 @@ which does not depend on its position or context; "word+12" is the mean of the w
 Means over layers and over tokens are both linear, so their order does not matter.
 Source: Stankevičius and Lukoševičius 2024, arXiv:2408.08073, section 3.1, where `word` is layer -1.
 
-Letters in this file: B rows of a batch, T tokens in a row, D hidden_size.
+Letters: B rows of a batch, T tokens in a row, D hidden_size.
 """
 
 from torch import Tensor

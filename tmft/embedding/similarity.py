@@ -1,7 +1,7 @@
 """Similarity functions: a number for two embeddings, which is larger the more similar they are.
 
 The names are those of sentence-transformers, which stores one of them with a model (similarity_fn_name).
-Shapes: N and M embeddings, D dimensions.
+Letters: N and M embeddings, D dimensions.
 """
 
 from collections.abc import Callable, Sequence

@@ -14,7 +14,7 @@ token of the vocabulary a weight; "no-prompt" excludes tokens by their position 
 
 Source: Stankevičius and Lukoševičius 2024, arXiv:2408.08073, section 3.3.
 
-Letters in this file: V tokens in the vocabulary, S sentences, B rows of a batch, T tokens in a row.
+Letters: V tokens in the vocabulary, S sentences, B rows of a batch, T tokens in a row.
 """
 
 import math
@@ -234,8 +234,8 @@ class TokenWeights(nn.Module):
         weights = self.table[batch.input_ids]
         if self.is_positional:
             # (S + 1,): how many positions are padding, and how many tokens each sentence has
-            num_tokens = torch.bincount(batch.sentence_ids.flatten())
-            length = num_tokens[batch.sentence_ids]  # (B, T): length of the sentence that a token belongs to
+            num_tokens = torch.bincount(batch.attention_mask.flatten())
+            length = num_tokens[batch.attention_mask]  # (B, T): length of the sentence of each token
             position = batch.position_ids
             weights = weights * ((position >= self.prefix_length) & (position < length - self.suffix_length))
         return weights

@@ -1,6 +1,6 @@
 """Objectives with a trained head, which predicts the class of a pair or of one text, or the score of a pair.
 
-Shapes: P pairs or texts in a batch, N in a split, D dimensions of an embedding, C classes.
+Letters: P pairs or texts in a batch, N in a split, D dimensions of an embedding, C classes.
 """
 
 from collections.abc import Callable

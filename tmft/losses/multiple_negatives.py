@@ -3,7 +3,7 @@
 An example has an anchor, a positive (a text of similar meaning) and perhaps a hard negative (a text that
 looks similar but means something else).
 
-Shapes: P examples in a batch, N in a split, D dimensions of an embedding.
+Letters: P examples in a batch, N in a split, D dimensions of an embedding.
 """
 
 from dataclasses import dataclass

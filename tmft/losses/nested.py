@@ -6,8 +6,8 @@ Source: Kusupati et al. 2022, arXiv:2205.13147 (Matryoshka: the first dimensions
 arXiv:2402.14776 (first dimensions of every layer); Zhuang et al. 2024, arXiv:2410.13230 (Starbucks: a fixed
 number of dimensions for each layer, here without its KL divergence, which added 0.1 points on dev).
 
-Shapes: P examples of k texts, S texts, N examples of a split, D dimensions of an embedding, L layers,
-K sub-embeddings, width = (L + 1) D, or D if only the last layer is used.
+Letters: P examples of k texts, S texts, N examples of a split, D dimensions of an embedding, l layers,
+K sub-embeddings, width = (l + 1) D, or D if only the last layer is used.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,9 +29,9 @@ class SubEmbeddingSlices:
 
     D: number of dimensions of the full embedding.
     dims: increasing numbers below D; the first 64 dimensions are a sub-embedding if 64 is among them.
-    num_layers: L; the embeddings of the hidden states 0 to L are concatenated. None: the last one only.
+    num_layers: l; the embeddings of the hidden states 0 to l are concatenated. None: the last one only.
     seed: for the generator that `sample_loss` uses to choose sub-embeddings.
-    widening: instead of `dims`, layer n has one sub-embedding, its first D n / L dimensions; layer 0 none.
+    widening: instead of `dims`, layer n has one sub-embedding, its first D n / l dimensions; layer 0 none.
     Raises InputError if `dims` are not increasing numbers from 1 to D - 1.
     """
 

@@ -3,7 +3,7 @@
 Neither asks that a cosine equal a score. They ask that of two pairs the one with the higher score is the more
 similar one, which is what the Spearman correlation measures.
 
-Shapes: P pairs in a batch, N pairs in a split, D dimensions of an embedding.
+Letters: P pairs in a batch, N pairs in a split, D dimensions of an embedding.
 """
 
 import numpy as np

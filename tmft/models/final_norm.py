@@ -1,6 +1,6 @@
 """Encoders with a norm after the last layer: T5, ModernBERT and the decoders.
 
-Letters in this file: B rows of a batch, T tokens in a row, D hidden_size.
+Letters: B rows of a batch, T tokens in a row, D hidden_size.
 """
 
 from collections import deque

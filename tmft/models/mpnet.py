@@ -2,7 +2,7 @@
 
 There is a bias for each distance between two tokens and each head.
 
-Letters in this file: B rows of a batch, T tokens in a row, H heads. What attention_mask contains is explained
+Letters: B rows of a batch, T tokens in a row, H heads. What attention_mask contains is explained
 at the top of tmft/encoder.py. The tokens of a sentence are next to each other in a row, so the distance
 between two of them is the distance between their columns.
 Source: Song et al. 2020, arXiv:2004.09297.

@@ -3,7 +3,7 @@
 BERT was pre-trained with it to predict the next sentence; the supervised models of SimCSE have their MLP in
 its place. transformers calls its result pooler_output.
 
-Letters in this file: S sentences, B rows of a batch, T tokens in a row, D hidden_size.
+Letters: S sentences, B rows of a batch, T tokens in a row, D hidden_size.
 Source: Devlin et al. 2019, arXiv:1810.04805, section 4; Gao et al. 2021, arXiv:2104.08821, section 6.3.
 """
 

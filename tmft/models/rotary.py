@@ -11,7 +11,7 @@ An encoder uses it in three steps:
     cos, sin = rope.cos_sin(position_ids, head_dim, config.max_position_embeddings)   # once per forward pass
     q, k = rotate(q, cos, sin), rotate(k, cos, sin)                                   # in each layer
 
-Letters in this file: B rows of a batch, T tokens in a row, H heads, A head_dim.
+Letters: B rows of a batch, T tokens in a row, H heads, A head_dim.
 Source: Su et al. 2021, arXiv:2104.09864; Peng et al. 2023, arXiv:2309.00071, for yarn; Dubey et al. 2024,
 arXiv:2407.21783, for llama3.
 """

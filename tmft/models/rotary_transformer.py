@@ -8,7 +8,7 @@ and several query heads may share a key head and a value head. In most of them a
 attention and feed-forward instead of after it. How the nine differ is in RotarySettings, whose values are in
 tmft/models/rotary_families.py.
 
-Letters in this file: B rows of a batch, T tokens in a row, D hidden_size, H heads, K key/value heads,
+Letters: B rows of a batch, T tokens in a row, D hidden_size, H heads, K key/value heads,
 G = H / K, A head_dim, F intermediate_size. What attention_mask and position_ids contain is explained at the
 top of tmft/encoder.py.
 Source: Su et al. 2021, arXiv:2104.09864, for the rotary positions; Shazeer 2020, arXiv:2002.05202, for the

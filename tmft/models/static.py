@@ -3,7 +3,7 @@
 Its only hidden state, number 0, has the word embedding of each token, whatever the tokens around it are. This
 is how StaticEmbedding of sentence-transformers works, and how word vectors such as GloVe are used.
 
-Letters in this file: B rows of a batch, T tokens in a row, D hidden_size.
+Letters: B rows of a batch, T tokens in a row, D hidden_size.
 """
 
 from collections.abc import Iterator

@@ -4,7 +4,7 @@ It differs from BERT in four ways: a norm comes before each attention and feed-f
 and only scales (RMSNorm); no linear map has a bias; scores are not divided by sqrt(A); and the heads together
 may be wider or narrower than a hidden state (H * A need not be D).
 
-Letters in this file: B rows of a batch, T tokens in a row, D hidden_size, H heads, A d_kv,
+Letters: B rows of a batch, T tokens in a row, D hidden_size, H heads, A d_kv,
 F intermediate_size. What attention_mask contains is explained at the top of tmft/encoder.py. The tokens
 of a sentence are next to each other in a row, so the distance between two of them is the distance between
 their columns, and one matrix of relative biases serves every row of a batch.

@@ -5,7 +5,7 @@ encoder. If its only input is the start token, it returns one vector that depend
 fine-tuning on NLI this vector does better on semantic similarity than the mean over the encoder's tokens,
 before it far worse (Ni et al. 2021, arXiv:2108.08877, section 3.1 and table 3).
 
-Letters in this file: S sentences, B rows of a batch, T tokens in a row, W start tokens in a row of the
+Letters: S sentences, B rows of a batch, T tokens in a row, W start tokens in a row of the
 decoder, D hidden_size, H heads, A d_kv. A row of the encoder may hold several sentences; the decoder gets one
 start token for each of them, so W is the largest number of sentences in a row.
 """
@@ -154,23 +154,23 @@ class T5WithDecoder(T5Encoder):
 
 def is_sentence_start(batch: PackedBatch) -> Tensor:
     """Return (B, T) bool: True at the first token of each sentence."""
-    return (batch.position_ids == 0) & (batch.sentence_ids > 0)
+    return (batch.position_ids == 0) & (batch.attention_mask > 0)
 
 
 def sentence_index_in_row(batch: PackedBatch) -> Tensor:
     """Return (B, T) int64: which sentence of its row a token belongs to, 1, 2, ...; 0 on padding."""
-    return is_sentence_start(batch).cumsum(1) * (batch.sentence_ids > 0)
+    return is_sentence_start(batch).cumsum(1) * (batch.attention_mask > 0)
 
 
 def decoder_start_positions(batch: PackedBatch) -> tuple[Tensor, Tensor, int]:
     """Return (row, column, W): where the decoder's start token of each sentence is.
 
-    row, column: (S,) int64 each, in the order of sentence_ids: the start token of the n-th sentence of a row
-    is in column n - 1 of this row. W: the largest number of sentences in a row.
+    row, column: (S,) int64 each, in the order of the numbers in attention_mask: the start token of the n-th
+    sentence of a row is in column n - 1 of this row. W: the largest number of sentences in a row.
     """
     index = sentence_index_in_row(batch)
     row, position = is_sentence_start(batch).nonzero(as_tuple=True)
-    order = batch.sentence_ids[row, position].argsort()
+    order = batch.attention_mask[row, position].argsort()
     return row[order], index[row, position][order] - 1, int(index.max())
 
 

@@ -211,8 +211,8 @@ class ReplacedTokenDetection(nn.Module):
         is_replaced = torch.zeros_like(flat_ids, dtype=torch.float32)
         is_replaced = is_replaced.index_copy(0, batch.label_positions, is_wrong).view_as(corrupted)  # (B, T)
 
-        hidden = self.encoder(corrupted, packed.sentence_ids, packed.position_ids)  # (B, T, D)
-        is_token = packed.sentence_ids != 0  # (B, T)
+        hidden = self.encoder(corrupted, packed.attention_mask, packed.position_ids)  # (B, T, D)
+        is_token = packed.attention_mask != 0  # (B, T)
         scores = self.head(hidden).float()  # (B, T)
         losses = F.binary_cross_entropy_with_logits(scores, is_replaced, reduction="none")
         return prediction_sums(logits, batch.labels) | {

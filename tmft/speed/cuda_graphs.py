@@ -244,8 +244,8 @@ class CapturedPasses:
     ):
         self.model, self.parameters, self.gradients = model, parameters, gradients
         self.stacked = torch.stack(batch.inputs)  # (3, B, T)
-        input_ids, sentence_ids, position_ids = self.stacked
-        self.inputs = PackedBatch(input_ids, sentence_ids, position_ids, batch.num_sentences)
+        input_ids, attention_mask, position_ids = self.stacked
+        self.inputs = PackedBatch(input_ids, attention_mask, position_ids, batch.num_sentences)
         # Autocast would keep the weights in 16 bits from a captured pass for later ones, which are not.
         was_enabled = torch.is_autocast_cache_enabled()
         torch.clear_autocast_cache()

@@ -7,7 +7,7 @@ without storing its scores; where attention has dropout on a CPU, scores are sto
 The result is that of the additive mask of block_diagonal_mask, up to rounding.
 
 Letters in this file: B rows of a batch, T tokens in a row, H heads, K key/value heads, A dimensions of a
-head, N queries of a block, M keys that at least one of them may attend to.
+head, Q queries of a block, M keys that at least one of them may attend to.
 Source: Dao et al. 2022, arXiv:2205.14135, and Rabe and Staats 2021, arXiv:2112.05682, for attention without
 stored scores; Chen et al. 2016, arXiv:1604.06174, for computing them again in the backward pass; Beltagy et
 al. 2020, arXiv:2004.05150, for neighbors in blocks.
@@ -40,33 +40,33 @@ SMALL_BLOCK = 256  # queries in a block that attends to neighbors, or that is wr
 class LongRowMask:
     """Says which tokens attend to which in long rows; `block` makes a part of the mask.
 
-    sentence_ids: (B, T), the number of the sentence of each token, 0 on padding; None if each row holds one
+    attention_mask: (B, T), the number of the sentence of each token, 0 on padding; None if each row holds one
     sentence and no padding. before, after: how many tokens before itself and after itself a token may attend
     to; None means all of its sentence.
     """
 
-    sentence_ids: Tensor | None
+    attention_mask: Tensor | None
     before: int | None = None
     after: int | None = None
 
     @property
     def is_plain(self) -> bool:
         """Whether no mask is needed: every token attends to all tokens, or to all that are not after it."""
-        return self.sentence_ids is None and self.before is None and self.after in (None, 0)
+        return self.attention_mask is None and self.before is None and self.after in (None, 0)
 
     def keys(self, queries: range, T: int) -> range:
         """Return the columns of the keys to which at least one of these queries may attend.
 
-        queries: the columns of N consecutive tokens, of 0 .. T - 1.
+        queries: the columns of Q consecutive tokens, of 0 .. T - 1.
         """
         first = 0 if self.before is None else max(0, queries.start - self.before)
         stop = T if self.after is None else min(T, queries.stop + self.after)
         return range(first, stop)
 
     def block(self, queries: range, keys: range, device: torch.device) -> Tensor:
-        """Return whether each query may attend to each key: (B or 1, 1, N, M) bool, the same for all heads.
+        """Return whether each query may attend to each key: (B or 1, 1, Q, M) bool, the same for all heads.
 
-        queries, keys: the columns of N and of M consecutive tokens. device: of the result.
+        queries, keys: the columns of Q and of M consecutive tokens. device: of the result.
         """
         i, j = (torch.arange(part.start, part.stop, device=device) for part in (queries, keys))  # columns
         allowed = torch.ones(1, 1, len(queries), len(keys), dtype=torch.bool, device=device)
@@ -74,9 +74,9 @@ class LongRowMask:
             allowed = allowed & (j >= i[:, None] - self.before)
         if self.after is not None:
             allowed = allowed & (j <= i[:, None] + self.after)
-        if self.sentence_ids is not None:
-            sentence = self.sentence_ids[:, queries.start : queries.stop, None]  # (B, N, 1)
-            allowed = allowed & (sentence == self.sentence_ids[:, None, keys.start : keys.stop])[:, None]
+        if self.attention_mask is not None:
+            sentence = self.attention_mask[:, queries.start : queries.stop, None]  # (B, Q, 1)
+            allowed = allowed & (sentence == self.attention_mask[:, None, keys.start : keys.stop])[:, None]
         return allowed
 
 
@@ -134,7 +134,7 @@ def long_row_attention(
             block = checkpoint(written_out_attention, *arguments, use_reentrant=False)
         else:
             block = library_attention(q_block, k_block, v_block, make_allowed(), scale, dropout_p)
-        context.append(block)  # (B, H, N, A)
+        context.append(block)  # (B, H, Q, A)
     return torch.cat(context, dim=2)
 
 
@@ -147,9 +147,9 @@ def library_attention(
     dropout_p: float,
     is_causal: bool = False,
 ) -> Tensor:
-    """Return the attention of N queries, (B, H, N, A), computed by F.scaled_dot_product_attention.
+    """Return the attention of Q queries, (B, H, Q, A), computed by F.scaled_dot_product_attention.
 
-    q: (B, H, N, A). k, v: (B, H, M, A). allowed: see LongRowMask.block; None means that all keys are allowed.
+    q: (B, H, Q, A). k, v: (B, H, M, A). allowed: see LongRowMask.block; None means that all keys are allowed.
     is_causal: whether the keys after a query are not allowed. scale, dropout_p: see long_row_attention.
     """
     dtype = torch.float32 if computes_in_float32(v) else v.dtype
@@ -163,14 +163,14 @@ def library_attention(
 def written_out_attention(
     q: Tensor, k: Tensor, v: Tensor, make_allowed: Callable[[], Tensor], scale: float, dropout: Dropout
 ) -> Tensor:
-    """Return the attention of N queries, (B, H, N, A), computed as in SelfAttention of tmft/bert.py.
+    """Return the attention of Q queries, (B, H, Q, A), computed as in SelfAttention of tmft/bert.py.
 
-    q: (B, H, N, A). k, v: (B, H, M, A). make_allowed: returns LongRowMask.block. scale: see
+    q: (B, H, Q, A). k, v: (B, H, M, A). make_allowed: returns LongRowMask.block. scale: see
     long_row_attention. dropout: is applied to the attention weights.
     """
     allowed = make_allowed()
     mask = torch.zeros_like(allowed, dtype=q.dtype).masked_fill(~allowed, torch.finfo(q.dtype).min)
-    scores = (q * scale) @ k.transpose(-1, -2) + mask  # (B, H, N, M)
+    scores = (q * scale) @ k.transpose(-1, -2) + mask  # (B, H, Q, M)
     return dropout(scores.softmax(-1)) @ v
 
 

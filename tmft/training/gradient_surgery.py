@@ -1,6 +1,6 @@
 """Callbacks for tasks with conflicting gradients: one logs the cosines of the gradients, one is PCGrad.
 
-Shapes: T tasks, W trained weights (scalars) of the encoder, which the tasks share.
+Letters: K tasks, W trained weights (scalars) of the encoder, which the tasks share.
 """
 
 from collections import defaultdict
@@ -53,7 +53,7 @@ class GradientCosines(Callback):
         self.gradients = {}
 
     def combine(self, gradients: list[Tensor]) -> Tensor:
-        """Combine T task gradients, (W,) each, into the one that the optimizer uses, (W,)."""
+        """Combine K task gradients, (W,) each, into the one that the optimizer uses, (W,)."""
         return torch.stack(gradients).sum(0)
 
     def on_epoch_end(self, state: LoopState) -> None:

@@ -81,7 +81,7 @@ def mean_vectors_in_text(
         for start in range(0, len(lines), LINES_PER_BATCH):
             corpus = model.tokenize_to_corpus(lines[start : start + LINES_PER_BATCH])
             for indices, batch in model.packed_batches(corpus):
-                is_token = batch.sentence_ids.flatten() > 0  # (B * T,): no padding
+                is_token = batch.attention_mask.flatten() > 0  # (B * T,): no padding
                 ids = batch.input_ids.flatten()[is_token]  # (n,)
                 states = [state.flatten(0, 1)[is_token] for state in hidden_states(batch)]  # M of (n, D)
                 hidden = torch.stack(states).double()  # (M, n, D)
