@@ -391,7 +391,7 @@ def unigram_json(folder: Path, first: list[tuple[str, float]], dropped: int, spe
     model = read_spm(folder / "spm")
     (folder / "spm").unlink()
     pieces = [*first, *model.pieces[dropped:], ("<mask>", 0.0)]
-    backend = build_unigram_tokenizer(pieces, 3, normalizers.Precompiled(model.character_map))
+    backend = build_unigram_tokenizer(pieces, 3, model.character_map, True)
     save_json(folder, backend, [*special, "<mask>"], "<s> $A </s>", lstrip=True)
     return json.loads((folder / "tokenizer.json").read_text())
 

@@ -9,8 +9,8 @@ from tmft.checkpoints.tokenizers import load_tokenizer, tokenizer_to_files
 from tmft.errors import InputError
 
 
-def content_of(folder) -> dict:
-    return json.loads(tokenizer_to_files(load_tokenizer(folder), 64)["tokenizer.json"])
+def content() -> dict:
+    return json.loads(tokenizer_to_files(load_tokenizer(vocabulary_folder()), 64)["tokenizer.json"])
 
 
 def put(content, place: str, value) -> None:
@@ -37,9 +37,9 @@ BYTE_PAIRS = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a"
 def write_wrong(place: str, value: object):
     """Return a folder whose tokenizer.json has a wrong value."""
     folder = vocabulary_folder(tokenizer_class="PreTrainedTokenizerFast")
-    content = content_of(folder)
-    put(content, place, value)
-    (folder / "tokenizer.json").write_text(json.dumps(content))
+    changed = content()
+    put(changed, place, value)
+    (folder / "tokenizer.json").write_text(json.dumps(changed))
     return folder
 
 
@@ -70,8 +70,8 @@ def test_an_error_or_a_panic_of_the_library_is_one_line(name):
 def test_a_template_with_an_unknown_id_is_refused(ids):
     """The rows of the embedding table end before it."""
     folder = vocabulary_folder(tokenizer_class="PreTrainedTokenizerFast")
-    content = content_of(folder)
-    content["post_processor"]["special_tokens"]["[CLS]"] |= {"ids": ids, "tokens": ["a"] * len(ids)}
-    (folder / "tokenizer.json").write_text(json.dumps(content))
+    changed = content()
+    changed["post_processor"]["special_tokens"]["[CLS]"] |= {"ids": ids, "tokens": ["a"] * len(ids)}
+    (folder / "tokenizer.json").write_text(json.dumps(changed))
     with pytest.raises(InputError, match=f"no token has the id {ids[-1]}, which is added around a text"):
         load_tokenizer(folder)

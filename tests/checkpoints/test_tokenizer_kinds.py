@@ -272,7 +272,7 @@ WRONG = {
     "merges of three parts": (changed(**{"merges.txt": "a b\na b c\n"}), "merges.txt cannot be"),
     "merges of other tokens": (changed(**{"merges.txt": "the🎈 b\n"}), "merges.txt .*out of vocabulary"),
     "merges in no UTF-8": (changed(**{"merges.txt": b"\xff\xfe"}), "merges.txt cannot be read"),
-    "a list": (changed(vocab=["a"]), "vocab.json cannot be read .*holds a list"),
+    "a list": (changed(vocab=["a"]), "vocab.json and merges.txt cannot be read .*Bad vocab"),
     "a token that is no text": (changed(special_tokens_map={"pad_token": 1}), "special_tokens_map.json"),
     "a flag that is none": (
         changed(special_tokens_map={"mask_token": {"content": "<mask>", "lstrip": "yes"}}),
@@ -309,10 +309,13 @@ def test_damaged_files_are_one_clear_line(name, tmp_path, capfd):
     assert "panicked" not in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["merges alone", "Qwen", "XLM-RoBERTa"])
+@pytest.mark.parametrize("name", ["merges alone", "Qwen", "XLM-RoBERTa", "an unknown class"])
 def test_a_tokenizer_of_another_kind_says_how_to_make_its_tokenizer_json(name, tmp_path):
+    """transformers refuses them, too, or gives other ids than those of the kind that they look like."""
     roberta_vocabulary(tmp_path)
-    if name == "merges alone":
+    if name == "an unknown class":
+        bert_vocabulary(tmp_path, tokenizer_class="BertJapaneseTokenizer")
+    elif name == "merges alone":
         (tmp_path / "vocab.json").unlink()
     elif name == "Qwen":
         write(
@@ -320,6 +323,6 @@ def test_a_tokenizer_of_another_kind_says_how_to_make_its_tokenizer_json(name, t
         )
     else:
         write(tmp_path, config={"model_type": "xlm-roberta"}, **{"sentencepiece.bpe.model": b"\x0a"})
-    message = "no tokenizer in .*: expected tokenizer.json, .* save it, which writes tokenizer.json$"
+    message = "no tokenizer .*in .*: expected tokenizer.json, .* save it, which writes tokenizer.json$"
     with pytest.raises(InputError, match=message):
         load_tokenizer(tmp_path)

@@ -34,14 +34,6 @@ from tmft.checkpoints.st_folder import (
     parse_tmft_json,
     parse_transformer_config,
 )
-from tmft.checkpoints.tokenizer_config import (
-    TOKENIZER_CONFIG_FILES,
-    TokenizerConfig,
-    parse_added_tokens,
-    parse_extra_tokens,
-    parse_special_tokens,
-    parse_tokenizer_config,
-)
 from tmft.checkpoints.weights import WEIGHT_FILES, WeightFiles, parse_index
 from tmft.embedding.similarity import SIMILARITIES
 from tmft.encoder import EncoderConfig
@@ -64,6 +56,7 @@ TRANSFORMER_CONFIG_FILES = tuple(
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 ADAPTER_FILE = "adapter_config.json"  # weights that are added to those of the model, such as LoRA
+TOKENIZER_CONFIG_FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 # From which a tokenizer is built if there is no tokenizer.json: those of the kinds in tokenizer_kinds.py.
 VOCABULARY_FILES = ("vocab.txt", "spm.model", "spiece.model", "vocab.json", "merges.txt")
 # Of the run that trained a model: its result, its head and what it predicted.
@@ -402,20 +395,6 @@ class ModelFolder:
                 f"{files.path} has {', '.join(files.names)}: a {WORD_WEIGHTS} has emb_layer.weight alone"
             )
         return files.read_tensors(files.names)["emb_layer.weight"].float().flatten()
-
-    def tokenizer_config(self) -> TokenizerConfig:
-        """Return the settings of the tokenizer."""
-        config_name, map_name, added_name = map(self.in_encoder, TOKENIZER_CONFIG_FILES)
-        model_config = self.read_json(self.in_encoder("config.json"))
-        config = self.parse_json(config_name, partial(parse_tokenizer_config, model_config=model_config))
-        if not config.is_complete:
-            config.tokens = self.parse_json(map_name, partial(parse_special_tokens, before=config.tokens))
-            config.extra_tokens += self.parse_json(map_name, parse_extra_tokens)
-            texts = config.special_tokens.values()
-            config.added_tokens = self.parse_json(
-                added_name, partial(parse_added_tokens, special_tokens=texts)
-            )
-        return config
 
     def tokenizer_files(self) -> list[str]:
         """Return the names, in the folder of the encoder, of the files that hold the vocabulary.

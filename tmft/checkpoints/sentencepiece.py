@@ -1,7 +1,4 @@
-"""Build tokenizers from the files of SentencePiece, without the sentencepiece package.
-
-Each family has a name for its file, spm.model (DeBERTa) or spiece.model (T5), and rules of its own for the
-ids and for how text is normalized.
+"""Build tokenizers from spm.model (DeBERTa) and spiece.model (T5), without the sentencepiece package.
 
 Such a file is one protobuf message: a sequence of fields, each with a key and a value. The key has the number
 of the field and its wire type, which says how the value is written: a varint, 4 bytes, 8 bytes, or a length
@@ -46,6 +43,15 @@ class SentencePieceModel:
     types: list[int]
     unk_id: int
     character_map: bytes
+
+    @property
+    def symbols(self) -> list[AddedToken]:
+        """The control and user-defined pieces, which a tokenizer never splits."""
+        return [
+            AddedToken(piece, normalized=False, special=kind == CONTROL)
+            for (piece, _), kind in zip(self.pieces, self.types, strict=True)
+            if kind in (CONTROL, USER_DEFINED)
+        ]
 
 
 def read_spm(path: Path) -> SentencePieceModel:
@@ -117,35 +123,19 @@ def parse_protobuf(data: bytes) -> Iterator[tuple[tuple[int, int], Any]]:
         position += size
 
 
-# ------------------------------------------------------------------------------- all families
-
-
-def add_symbols(backend: tokenizers.Tokenizer, model: SentencePieceModel) -> None:
-    """Add the control and user-defined pieces of a model to a tokenizer, so that it never splits them."""
-    backend.add_tokens(
-        [
-            AddedToken(piece, normalized=False, special=kind == CONTROL)
-            for (piece, _), kind in zip(model.pieces, model.types, strict=True)
-            if kind in (CONTROL, USER_DEFINED)
-        ]
-    )
-
-
 def build_unigram_tokenizer(
-    pieces: list[tuple[str, float]],
-    unk_id: int | None,
-    normalizer: normalizers.Normalizer | None,
-    prefix_space: bool = True,
+    pieces: list[tuple[str, float]], unk_id: int | None, character_map: bytes, prefix_space: bool
 ) -> tokenizers.Tokenizer:
-    """Return a tokenizer that normalizes text, splits it at spaces, then each word into pieces.
+    """Return the tokenizer of a T5, an XLM-RoBERTa or a CamemBERT, without special tokens.
 
+    It replaces characters, splits text at spaces, then each word into the most probable pieces.
     pieces: (text, score) of each piece, in the order of their ids. unk_id: the id of the unknown token; None
-    if there is none. prefix_space: whether a ▁ is put before each word.
-    normalizer: applied to the text first; None changes nothing.
+    if there is none. character_map: see SentencePieceModel; b"" changes nothing. prefix_space: whether a ▁ is
+    put before each word.
     """
     backend = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=unk_id, byte_fallback=False))
-    if normalizer is not None:
-        backend.normalizer = normalizer
+    if character_map:
+        backend.normalizer = normalizers.Precompiled(character_map)
     scheme = "always" if prefix_space else "never"
     metaspace = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme)
     backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])
@@ -153,15 +143,21 @@ def build_unigram_tokenizer(
     return backend
 
 
-def make_character_map_normalizer(character_map: bytes) -> normalizers.Normalizer | None:
-    """Return the normalizer of T5, XLM-RoBERTa and CamemBERT: the character map of the file, if any.
+def t5_tokenizer_from_spm(folder: Path, config: TokenizerConfig) -> tokenizers.Tokenizer:
+    """Return T5's tokenizer, built from a spiece.model.
 
-    character_map: its bytes in the file; b"" if there is none.
+    The key extra_ids of tokenizer_config.json is the number of sentinels <extra_id_N>, 100 by default. The id
+    of a piece is its number in the file. The sentinels, which are not in the file, get the next ids, in
+    descending order: <extra_id_99> first.
     """
-    return normalizers.Precompiled(character_map) if character_map else None
-
-
-# ------------------------------------------------------------------------------- families
+    sentinels = [f"<extra_id_{n}>" for n in reversed(range(config.content.get("extra_ids", 100)))]
+    model = read_spm(folder / "spiece.model")
+    pieces = model.pieces + [(sentinel, 0.0) for sentinel in sentinels]
+    prefix_space = config.flag("add_prefix_space", True)
+    backend = build_unigram_tokenizer(pieces, model.unk_id, model.character_map, prefix_space)
+    backend.add_tokens(model.symbols)
+    backend.add_special_tokens([AddedToken(sentinel, special=True) for sentinel in sentinels])
+    return backend
 
 
 def deberta_tokenizer_from_spm(folder: Path, config: TokenizerConfig) -> tokenizers.Tokenizer:
@@ -186,25 +182,6 @@ def deberta_tokenizer_from_spm(folder: Path, config: TokenizerConfig) -> tokeniz
     backend.normalizer = normalizers.Sequence(normalizer)
     backend.pre_tokenizer = pre_tokenizers.Sequence(pre_tokenizer)
     backend.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
-    add_symbols(backend, model)
+    backend.add_tokens(model.symbols)
     backend.add_special_tokens([AddedToken(config.special_tokens.get("mask_token", "[MASK]"), special=True)])
-    return backend
-
-
-def t5_tokenizer_from_spm(folder: Path, config: TokenizerConfig) -> tokenizers.Tokenizer:
-    """Return T5's tokenizer, built from a spiece.model.
-
-    The key extra_ids of tokenizer_config.json is the number of sentinels <extra_id_N>, 100 by default. The id
-    of a piece is its number in the file. The sentinels, which are not in the file, get the next ids, in
-    descending order: <extra_id_99> first.
-    """
-    sentinels = [f"<extra_id_{n}>" for n in reversed(range(config.content.get("extra_ids", 100)))]
-
-    model = read_spm(folder / "spiece.model")
-    pieces = model.pieces + [(sentinel, 0.0) for sentinel in sentinels]
-    normalizer = make_character_map_normalizer(model.character_map)
-    prefix_space = config.flag("add_prefix_space", True)
-    backend = build_unigram_tokenizer(pieces, model.unk_id, normalizer, prefix_space)
-    add_symbols(backend, model)
-    backend.add_special_tokens([AddedToken(sentinel, special=True) for sentinel in sentinels])
     return backend

@@ -6,16 +6,15 @@ tokens that were added to the vocabulary in added_tokens.json. Both files are ig
 tokenizer_config.json has the key added_tokens_decoder, which says the same and more.
 """
 
-from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
 
 from tokenizers import AddedToken
 
+from tmft.checkpoints.model_folder import TOKENIZER_CONFIG_FILES, ModelFolder
 from tmft.errors import short_repr
-from tmft.io.files import get_typed
+from tmft.io.files import get_typed, reading
 
-TOKENIZER_CONFIG_FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 TOKEN_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
@@ -25,6 +24,9 @@ class TokenizerConfig:
     """What the settings of a tokenizer say. Each field is explained by a comment."""
 
     content: dict[str, Any]  # tokenizer_config.json, {} if there is none
+    class_name: str  # the class of transformers that opens the tokenizer, without "Fast"; '' if unknown
+    model_type: str  # the model_type in config.json
+    is_complete: bool  # whether added_tokens also has those that tokenizer.json states
     # The special tokens that the files state, by name: {"pad_token": "[PAD]"}. Those for which the files
     # state options (such as lstrip: spaces before the token belong to it) are an AddedToken.
     tokens: dict[str, str | AddedToken] = field(default_factory=dict)
@@ -32,10 +34,6 @@ class TokenizerConfig:
     extra_tokens: list[str | AddedToken] = field(default_factory=list)
     # The tokens that were added to the vocabulary, in the order of their ids.
     added_tokens: list[AddedToken] = field(default_factory=list)
-    is_complete: bool = False  # whether added_tokens also has those that tokenizer.json states
-    truncation_side: str | None = None  # where long texts are cut, "left" or "right"; None: not stated
-    class_name: str = ""  # the class of transformers that opens the tokenizer, without "Fast"; '' if unknown
-    model_type: str = ""  # the model_type in config.json; '' if there is none
 
     @property
     def special_tokens(self) -> dict[str, str]:
@@ -54,70 +52,59 @@ class TokenizerConfig:
         limits = [int(limit) for limit in limits if isinstance(limit, (int, float)) and 0 < limit < 1e9]
         return next(iter(limits), None)
 
+    def add_special_tokens(self, content: dict[str, Any]) -> None:
+        """Add the special tokens that a tokenizer_config.json or a special_tokens_map.json states.
 
-# Each of the next three functions takes the content of a file; a wrong value raises ValueError or TypeError.
+        Those that have a name in TOKEN_KEYS replace earlier ones of the name. The others are those of
+        extra_special_tokens (before transformers 5 additional_special_tokens), and of any other key that ends
+        with _token and has a token, such as image_token.
+        """
+        tokens = self.tokens | {key: parse_token(content[key]) for key in TOKEN_KEYS if key in content}
+        self.tokens = {key: token for key in TOKEN_KEYS if (token := tokens.get(key)) is not None}
+        listed = content.get("extra_special_tokens") or content.get("additional_special_tokens") or []
+        if not isinstance(listed, (list, dict)):
+            raise ValueError(f"extra_special_tokens is {short_repr(listed)}, not a list of tokens")
+        values = [*(listed.values() if isinstance(listed, dict) else listed)]
+        names = [key for key in content if key.endswith("_token") and key not in TOKEN_KEYS]
+        values += [content[name] for name in names if isinstance(content[name], (str, dict))]
+        self.extra_tokens += [token for value in values if (token := parse_token(value)) is not None]
 
 
-def parse_tokenizer_config(content: dict[str, Any], model_config: dict[str, Any]) -> TokenizerConfig:
-    """Return what a tokenizer_config.json says. model_config: the content of config.json."""
-    get_typed(content, "strip_accents", bool)
-    if get_typed(content, "split_special_tokens", bool):
-        raise ValueError("split_special_tokens is true, but special tokens in a text are always found here")
+def read_tokenizer_config(folder: ModelFolder) -> TokenizerConfig:
+    """Return what the settings of the tokenizer in a model folder say."""
+    config_file, map_file, added_file = map(folder.in_encoder, TOKENIZER_CONFIG_FILES)
+    content, model_config = folder.read_json(config_file), folder.read_json(folder.in_encoder("config.json"))
     class_name = content.get("tokenizer_class") or model_config.get("tokenizer_class")
-    model_type = model_config.get("model_type")
+    class_name = class_name.removesuffix("Fast") if isinstance(class_name, str) else ""
     decoder = content.get("added_tokens_decoder")
-    is_complete = isinstance(decoder, dict)
-    if (side := get_typed(content, "truncation_side", str)) not in (None, "left", "right"):
-        raise ValueError(f"truncation_side is {short_repr(side)}, not left or right")
-    entries = decoder.items() if isinstance(decoder, dict) else ()
-    by_id = {int(id): parse_token(dict(value), special=False) for id, value in entries}
-    return TokenizerConfig(
-        content,
-        parse_special_tokens(content, {}),
-        parse_extra_tokens(content),
-        [token for _, token in sorted(by_id.items()) if isinstance(token, AddedToken)],
-        is_complete,
-        side,
-        class_name.removesuffix("Fast") if isinstance(class_name, str) else "",
-        model_type if isinstance(model_type, str) else "",
-    )
-
-
-def parse_special_tokens(
-    content: dict[str, Any], before: dict[str, str | AddedToken]
-) -> dict[str, str | AddedToken]:
-    """Return the special tokens that a tokenizer_config.json or a special_tokens_map.json states, by name.
-
-    before: those of the file that was read before; the content replaces the tokens that it names.
-    """
-    tokens = before | {key: parse_token(content[key]) for key in TOKEN_KEYS if key in content}
-    return {key: token for key in TOKEN_KEYS if (token := tokens.get(key)) is not None}
-
-
-def parse_extra_tokens(content: dict[str, Any]) -> list[str | AddedToken]:
-    """Return the special tokens of a file that are not in TOKEN_KEYS.
-
-    They are those of extra_special_tokens (before transformers 5 additional_special_tokens), and of any other
-    key that ends with _token and has a token, such as image_token.
-    """
-    listed = content.get("extra_special_tokens") or content.get("additional_special_tokens") or []
-    if not isinstance(listed, (list, dict)):
-        raise ValueError(f"extra_special_tokens is {short_repr(listed)}, not a list of tokens")
-    values = [*(listed.values() if isinstance(listed, dict) else listed)]
-    names = [key for key in content if key.endswith("_token") and key not in TOKEN_KEYS]
-    values += [content[name] for name in names if isinstance(content[name], (str, dict))]
-    return [token for value in values if (token := parse_token(value)) is not None]
-
-
-def parse_added_tokens(content: dict[str, Any], special_tokens: Container[str]) -> list[AddedToken]:
-    """Return the tokens of an added_tokens.json, {token: id}, in the order of their ids."""
-    for token, id in content.items():
-        if type(id) is not int or parse_token(token) is None:
-            raise ValueError(f"{short_repr({token: id})} is no token with its id")
-    return [
-        AddedToken(token, special=token in special_tokens, normalized=token not in special_tokens)
-        for token in sorted(content, key=lambda token: content[token])
-    ]
+    model_type, is_complete = str(model_config.get("model_type")), isinstance(decoder, dict)
+    config = TokenizerConfig(content, class_name, model_type, is_complete)
+    with reading(folder.path / config_file):
+        get_typed(content, "strip_accents", bool)
+        if get_typed(content, "split_special_tokens", bool):
+            raise ValueError(
+                "split_special_tokens is true, but special tokens in a text are always found here"
+            )
+        if (side := get_typed(content, "truncation_side", str)) not in (None, "left", "right"):
+            raise ValueError(f"truncation_side is {short_repr(side)}, not left or right")
+        config.add_special_tokens(content)
+        if isinstance(decoder, dict):
+            by_id = {int(id): parse_token(dict(value), special=False) for id, value in decoder.items()}
+            added_tokens = [token for _, token in sorted(by_id.items())]
+            config.added_tokens = [token for token in added_tokens if isinstance(token, AddedToken)]
+            return config
+    with reading(folder.path / map_file):
+        config.add_special_tokens(folder.read_json(map_file))
+    with reading(folder.path / added_file):
+        ids, special = folder.read_json(added_file), config.special_tokens.values()
+        for token, id in ids.items():
+            if type(id) is not int or parse_token(token) is None:
+                raise ValueError(f"{short_repr({token: id})} is no token with its id")
+        config.added_tokens = [
+            AddedToken(token, special=token in special, normalized=token not in special)
+            for token in sorted(ids, key=lambda token: ids[token])
+        ]
+    return config
 
 
 def parse_token(value: object, special: bool = True) -> str | AddedToken | None:

@@ -6,6 +6,7 @@ every checkpoint of the kind; so does TokenizerKind.rebuild. Without a tokenizer
 builds the tokenizer from the files of the vocabulary, where a kind has such a function.
 """
 
+import base64
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,10 +16,12 @@ from typing import Any
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from tmft.checkpoints.sentencepiece import deberta_tokenizer_from_spm, t5_tokenizer_from_spm
+from tmft.checkpoints.sentencepiece import (
+    build_unigram_tokenizer,
+    deberta_tokenizer_from_spm,
+    t5_tokenizer_from_spm,
+)
 from tmft.checkpoints.tokenizer_config import TokenizerConfig
-from tmft.checkpoints.tokenizer_json import iter_objects, unigram_tokenizer_from_json
-from tmft.io.files import read_json
 
 BERT_UNCASED = normalizers.BertNormalizer(
     clean_text=True, lowercase=True, strip_accents=None, handle_chinese_chars=True
@@ -38,11 +41,11 @@ class TokenizerKind:
 
     # The usual special tokens by their names in transformers, such as {"pad_token": "[PAD]"}.
     special_tokens: dict[str, str] = field(default_factory=dict)
-    # What is put around one text, and around two: names of special tokens, which the vocabulary then has to
-    # have, "A" and "B" for the texts. () if only a tokenizer.json can say it.
-    template: tuple[str, ...] = ()
-    pair_template: tuple[str, ...] = ()
-    second_type_id: int = 0  # token_type_id of the second of two texts
+    # What is put around one text, and around two, in the syntax of processors.TemplateProcessing; and the names
+    # of the tokens in it, which the vocabulary has to have. "": only a tokenizer.json can say it.
+    template: str = ""
+    pair_template: str = ""
+    template_tokens: tuple[str, ...] = ()
     # Special tokens to which the spaces before them belong, unless a file says otherwise.
     lstrip_tokens: tuple[str, ...] = ()
     # Further special tokens of a tokenizer.json that is rebuilt, where its vocabulary has them.
@@ -67,11 +70,6 @@ class TokenizerKind:
     # The keys that this class needs in tokenizer_config.json besides the special tokens.
     saved_keys: Callable[[tokenizers.Tokenizer], dict[str, Any]] = lambda backend: {}
 
-    @property
-    def required_tokens(self) -> list[str]:
-        """The names of the special tokens in the template."""
-        return [name for name in dict.fromkeys(self.template) if name != "A"]
-
     def post_processor(
         self, backend: tokenizers.Tokenizer, special_tokens: dict[str, str]
     ) -> processors.TemplateProcessing:
@@ -80,24 +78,13 @@ class TokenizerKind:
         special_tokens: how the special tokens are spelled in the vocabulary of backend. In the template
         they have their usual spelling: another one may contain a space, a colon or a dollar sign.
         """
-        names = {name: self.special_tokens[name] for name in self.required_tokens}
-        after_a = self.pair_template.index("B")
-
-        def item(name: str, position: int) -> str:
-            text = f"${name}" if name in ("A", "B") else names[name]
-            return f"{text}:{self.second_type_id if position >= after_a else 0}"
-
-        pair = [item(name, position) for position, name in enumerate(self.pair_template)]
+        spelled = {self.special_tokens[name]: special_tokens[name] for name in self.template_tokens}
         return processors.TemplateProcessing(
-            single=[item(name, 0) for name in self.template],
-            pair=pair,
+            single=self.template,
+            pair=self.pair_template,
             special_tokens=[
-                {
-                    "id": text,
-                    "ids": [backend.token_to_id(special_tokens[name])],
-                    "tokens": [special_tokens[name]],
-                }
-                for name, text in names.items()
+                {"id": usual, "ids": [backend.token_to_id(token)], "tokens": [token]}
+                for usual, token in spelled.items()
             ],
         )
 
@@ -106,9 +93,16 @@ class TokenizerKind:
 
 
 def read_wordpiece(folder: Path, config: TokenizerConfig) -> tokenizers.Tokenizer:
-    """Return the tokenizer of a vocab.txt, uncased unless the settings say otherwise."""
+    """Return the tokenizer of a vocab.txt, uncased unless the settings say otherwise.
+
+    The file has one token per line; ids are line numbers, from 0.
+    """
+    with open(folder / "vocab.txt", encoding="utf-8", newline=None) as lines:  # "\r\n" ends a line, too
+        vocabulary = {line.rstrip("\n"): id for id, line in enumerate(lines)}
     unk_token = config.special_tokens.get("unk_token", "[UNK]")
-    backend = wordpiece_tokenizer(read_vocabulary(folder / "vocab.txt", unk_token), unk_token)
+    if unk_token not in vocabulary:
+        raise ValueError(f"vocab.txt has no {unk_token}, so it is not a WordPiece vocabulary")
+    backend = wordpiece_tokenizer(vocabulary, unk_token)
     backend.normalizer = bert_normalizer(config, BERT_UNCASED)
     return backend
 
@@ -125,15 +119,6 @@ def rebuild_wordpiece(
     if unk_token is not None and backend.token_to_id(unk_token) is not None:
         backend.model.unk_token = unk_token
     return backend
-
-
-def read_vocabulary(path: Path, unk_token: str = "[UNK]") -> dict[str, int]:
-    """Return {token: id} for a vocab.txt, which has one token per line; ids are line numbers, from 0."""
-    with open(path, encoding="utf-8", newline=None) as lines:  # "\r\n" ends a line, as in transformers
-        vocabulary = {line.rstrip("\n"): id for id, line in enumerate(lines)}
-    if unk_token not in vocabulary:
-        raise ValueError(f"{path.name} has no {unk_token}, so it is not a WordPiece vocabulary")
-    return vocabulary
 
 
 def wordpiece_tokenizer(vocabulary: dict[str, int], unk_token: str = "[UNK]") -> tokenizers.Tokenizer:
@@ -179,13 +164,8 @@ def read_byte_pairs(folder: Path, config: TokenizerConfig) -> tokenizers.Tokeniz
     vocab.json: {token: id}. merges.txt: the two parts of a token per line, the pairs that are merged first at
     the top.
     """
-    merges: list[tuple[str, str]] = []
-    with open(folder / "merges.txt", encoding="utf-8", newline="\n") as file:
-        for line in (line.rstrip("\r\n") for line in file):
-            if line and not line.startswith("#version"):
-                first, second = line.split(" ")  # the two parts of a token
-                merges.append((first, second))
-    backend = tokenizers.Tokenizer(models.BPE(read_json(folder / "vocab.json"), merges))
+    vocabulary, merges = models.BPE.read_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
+    backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges))
     set_roberta_pre_tokenizer(backend, config)
     return backend
 
@@ -220,7 +200,7 @@ def rebuild_llama(
     legacy: true, it is also put after each special token in the text. The files of Llama 3, which merge
     bytes, are used unchanged, though they may name the same class.
     """
-    if any(step.get("type") == "ByteLevel" for step in iter_objects(content.get("pre_tokenizer"))):
+    if "ByteLevel" in str(content.get("pre_tokenizer")):
         return backend
     scheme = "always" if config.flag("legacy", False) else "first"
     if not config.flag("add_prefix_space", True):
@@ -256,21 +236,34 @@ def set_qwen_pre_tokenizer(backend: tokenizers.Tokenizer, config: TokenizerConfi
     backend.decoder = decoders.ByteLevel()
 
 
-# ------------------------------------------------------------------------------- settings that are saved
+# ------------------------------------------------------------------------------- unigram
+
+
+def rebuild_unigram(
+    backend: tokenizers.Tokenizer, content: dict[str, Any], config: TokenizerConfig
+) -> tokenizers.Tokenizer:
+    """Return a tokenizer built from the vocabulary and the character map of a tokenizer.json.
+
+    The scores of the vocabulary are taken from `content`, because Python parses them exactly and the library
+    does not. This decides between splits of equal probability: "-------" is either "---" and "----" or the
+    other way round.
+    """
+    normalizer = content.get("normalizer") or {}
+    character_map = b""
+    for step in normalizer.get("normalizers", [normalizer]):
+        if step.get("type") == "Precompiled":
+            character_map = base64.b64decode(step["precompiled_charsmap"], validate=True)
+    pieces, unk_id = list(map(tuple, content["model"]["vocab"])), content["model"].get("unk_id")
+    return build_unigram_tokenizer(pieces, unk_id, character_map, config.flag("add_prefix_space", True))
 
 
 def t5_extra_keys(backend: tokenizers.Tokenizer) -> dict[str, Any]:
-    """Return the keys that T5Tokenizer needs: how many sentinels there are."""
+    """Return the keys that a saved T5Tokenizer needs: how many sentinels there are."""
     return {"extra_ids": sum(token.startswith("<extra_id_") for token in backend.get_vocab())}
 
 
 # ------------------------------------------------------------------------------- registry
 
-CLS_SEP = ("cls_token", "A", "sep_token")
-BOS_EOS = ("bos_token", "A", "eos_token")
-BOS_EOS_PAIR = ("bos_token", "A", "eos_token", "eos_token", "B", "eos_token")
-BERT_PAIR = ("cls_token", "A", "sep_token", "B", "sep_token")
-ROBERTA_PAIR = ("cls_token", "A", "sep_token", "sep_token", "B", "sep_token")
 BERT_TOKENS = {
     "pad_token": "[PAD]",
     "unk_token": "[UNK]",
@@ -292,9 +285,9 @@ ROBERTA_TOKENS = {
 TOKENIZER_KINDS = {
     "bert": TokenizerKind(
         special_tokens=BERT_TOKENS,
-        template=CLS_SEP,
-        pair_template=BERT_PAIR,
-        second_type_id=1,
+        template="[CLS] $A [SEP]",
+        pair_template="[CLS] $A [SEP] $B:1 [SEP]:1",
+        template_tokens=("cls_token", "sep_token"),
         vocabulary_files=("vocab.txt",),
         read=read_wordpiece,
         rebuild=rebuild_wordpiece,
@@ -303,8 +296,9 @@ TOKENIZER_KINDS = {
     ),
     "mpnet": TokenizerKind(
         special_tokens=ROBERTA_TOKENS | {"unk_token": "[UNK]"},
-        template=CLS_SEP,
-        pair_template=ROBERTA_PAIR,
+        template="<s> $A </s>",
+        pair_template="<s> $A </s> </s> $B </s>",
+        template_tokens=("cls_token", "sep_token"),
         lstrip_tokens=("mask_token",),
         vocabulary_files=("vocab.txt",),
         read=read_wordpiece,
@@ -314,9 +308,9 @@ TOKENIZER_KINDS = {
     ),
     "deberta": TokenizerKind(
         special_tokens=BERT_TOKENS,
-        template=CLS_SEP,
-        pair_template=BERT_PAIR,
-        second_type_id=1,
+        template="[CLS] $A [SEP]",
+        pair_template="[CLS] $A [SEP] $B:1 [SEP]:1",
+        template_tokens=("cls_token", "sep_token"),
         vocabulary_files=("spm.model",),
         read=deberta_tokenizer_from_spm,
         model=models.Unigram,
@@ -324,11 +318,12 @@ TOKENIZER_KINDS = {
     ),
     "t5": TokenizerKind(
         special_tokens={"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"},
-        template=("A", "eos_token"),
-        pair_template=("A", "eos_token", "B", "eos_token"),
+        template="$A </s>",
+        pair_template="$A </s> $B </s>",
+        template_tokens=("eos_token",),
         vocabulary_files=("spiece.model",),
         read=t5_tokenizer_from_spm,
-        rebuild=unigram_tokenizer_from_json,
+        rebuild=rebuild_unigram,
         model=models.Unigram,
         transformers_classes=("T5Tokenizer",),
         saved_class="T5Tokenizer",
@@ -336,28 +331,31 @@ TOKENIZER_KINDS = {
     ),
     "xlm-roberta": TokenizerKind(
         special_tokens=ROBERTA_TOKENS,
-        template=BOS_EOS,
-        pair_template=BOS_EOS_PAIR,
-        rebuild=unigram_tokenizer_from_json,
+        template="<s> $A </s>",
+        pair_template="<s> $A </s> </s> $B </s>",
+        template_tokens=("bos_token", "eos_token"),
+        rebuild=rebuild_unigram,
         model=models.Unigram,
         transformers_classes=("XLMRobertaTokenizer",),
         saved_class="XLMRobertaTokenizer",
     ),
     "camembert": TokenizerKind(
         special_tokens=ROBERTA_TOKENS,
-        template=BOS_EOS,
-        pair_template=BOS_EOS_PAIR,
+        template="<s> $A </s>",
+        pair_template="<s> $A </s> </s> $B </s>",
+        template_tokens=("bos_token", "eos_token"),
         lstrip_tokens=("mask_token",),
         added_special_tokens=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
-        rebuild=unigram_tokenizer_from_json,
+        rebuild=rebuild_unigram,
         model=models.Unigram,
         transformers_classes=("CamembertTokenizer",),
         saved_class="CamembertTokenizer",
     ),
     "roberta": TokenizerKind(
         special_tokens=ROBERTA_TOKENS,
-        template=CLS_SEP,
-        pair_template=ROBERTA_PAIR,
+        template="<s> $A </s>",
+        pair_template="<s> $A </s> </s> $B </s>",
+        template_tokens=("cls_token", "sep_token"),
         vocabulary_files=("vocab.json", "merges.txt"),
         read=read_byte_pairs,
         rebuild=partial(rebuild_byte_pairs, set_pre_tokenizer=set_roberta_pre_tokenizer),

@@ -37,11 +37,10 @@ import tokenizers
 from tokenizers import AddedToken, models, normalizers, processors
 
 from tmft.checkpoints.model_folder import ModelFolder
-from tmft.checkpoints.tokenizer_config import TokenizerConfig
-from tmft.checkpoints.tokenizer_json import read_tokenizer_json
+from tmft.checkpoints.tokenizer_config import TokenizerConfig, read_tokenizer_config
 from tmft.checkpoints.tokenizer_kinds import KIND_BY_CLASS, TOKENIZER_KINDS, TokenizerKind
 from tmft.encoder import UNLIMITED_LENGTH
-from tmft.errors import InputError
+from tmft.errors import InputError, short_repr
 from tmft.io.files import reading
 from tmft.models.families import FAMILIES
 from tmft.tokenizer import UNCHANGED_CLASS, Tokenizer
@@ -59,28 +58,25 @@ def load_tokenizer(
     Raises InputError if there is no tokenizer, or if it is damaged.
     """
     folder = folder if isinstance(folder, ModelFolder) else ModelFolder(folder)
-    is_static, path = folder.is_static, folder.encoder_path
-    config, files = folder.tokenizer_config(), folder.tokenizer_files()
-    is_from_json = files == ["tokenizer.json"]
-    kinds = [] if is_from_json else kinds_of_files(files, config)
-    if not (is_from_json or kinds):
-        raise InputError(
-            f"no tokenizer in {folder.name}: expected tokenizer.json, or vocab.txt (BERT), vocab.json and "
-            "merges.txt (RoBERTa), spm.model (DeBERTa) or spiece.model (T5); for any other tokenizer, open "
-            "the checkpoint once in transformers and save it, which writes tokenizer.json"
-        )
-    with reading(path / "tokenizer.json" if is_from_json else path):
-        if is_from_json:
-            backend, kind, is_rebuilt = read_json_backend(path / "tokenizer.json", config, is_static)
+    config, is_static = read_tokenizer_config(folder), folder.is_static
+    path = folder.find(folder.in_encoder("tokenizer.json")) or folder.encoder_path
+    with reading(path):
+        if path.name == "tokenizer.json":
+            backend, kind, is_rebuilt = read_tokenizer_json(path, config, is_static)
         else:
-            (backend, kind), is_rebuilt = read_vocabulary_files(path, kinds, config), True
-        special_tokens = register_special_tokens(backend, kind, config, is_static)
-        missing = [name for name in kind.required_tokens if name not in special_tokens]
-        if missing and not is_static:
-            text = config.special_tokens.get(missing[0]) or kind.special_tokens[missing[0]]
-            raise ValueError(f"the vocabulary has no {text}")
-        if is_rebuilt and kind.template and not missing:
-            backend.post_processor = kind.post_processor(backend, special_tokens)
+            (backend, kind), is_rebuilt = read_vocabulary_files(folder, config), True
+        texts = kind.special_tokens | config.special_tokens
+        special_tokens = {name: text for name, text in texts.items() if backend.token_to_id(text) is not None}
+        if is_static:  # special tokens in a text are found only if tokenizer.json says so, as in model2vec
+            special_tokens = {
+                name: special_tokens[name] for name in special_tokens if name in kind.special_tokens
+            }
+        else:
+            if missing := [name for name in kind.template_tokens if name not in special_tokens]:
+                raise ValueError(f"the vocabulary has no {texts[missing[0]]}")
+            add_special_tokens(backend, special_tokens, kind, config)
+            if is_rebuilt and kind.template:
+                backend.post_processor = kind.post_processor(backend, special_tokens)
     if lower_case:
         normalizer = [backend.normalizer] if backend.normalizer is not None else []
         backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *normalizer])
@@ -91,7 +87,7 @@ def load_tokenizer(
         max_length or config.max_length,
         add_special_tokens=not is_static,
         tokenizer_class=(is_rebuilt and not lower_case and kind.saved_class) or UNCHANGED_CLASS,
-        truncation_side=config.truncation_side,
+        truncation_side=config.content.get("truncation_side"),
     )
     ids_around_text = tokenizer.encode_batch([""], add_special_tokens=not is_static)[0]
     if unknown_ids := [id for id in ids_around_text if backend.id_to_token(id) is None]:
@@ -104,33 +100,48 @@ def load_tokenizer(
         log.warning(
             "%s asks for %s after each text (add_eos_token), but tokenizer.json does not add it: texts end "
             "without it, as in transformers 5; call add_closing_token(tokenizer) to add it",
-            path / "tokenizer_config.json",
+            folder.encoder_path / "tokenizer_config.json",
             eos_token,
         )
     return tokenizer
 
 
-def kinds_of_files(files: list[str], config: TokenizerConfig) -> list[str]:
-    """Return the names of the kinds that a folder without tokenizer.json may have, [] if there is none.
+def read_vocabulary_files(
+    folder: ModelFolder, config: TokenizerConfig
+) -> tuple[tokenizers.Tokenizer, TokenizerKind]:
+    """Build the tokenizer of a folder without tokenizer.json: return (backend, kind).
 
-    files: the names of its files. The kind is that of the class in tokenizer_config.json or of the model_type
-    in config.json, if its files are there; else each one whose files are there. A kind that is only read from
-    a tokenizer.json has none, whatever files of other kinds are there.
+    The kind is that of the class in tokenizer_config.json, or else of the model_type in config.json. If there
+    is neither, it is the first one whose files are there and whose vocabulary has the tokens that it needs;
+    if none has them, the first one. Raises InputError if the files of the kind are not there, or if a
+    tokenizer of this kind or class is only read from a tokenizer.json.
     """
-    candidates = [
-        name for name, kind in TOKENIZER_KINDS.items() if kind.read and {*kind.vocabulary_files} <= {*files}
-    ]
-    family = FAMILIES.get(config.model_type)
-    named = [KIND_BY_CLASS.get(config.class_name), family.tokenizer if family else None]
-    for name in filter(None, named):
-        if name in candidates:
-            return [name]
-        if TOKENIZER_KINDS[name].rebuild and not TOKENIZER_KINDS[name].read:
-            return []
-    return candidates
+    family, found = FAMILIES.get(config.model_type), []
+    named = family.tokenizer if family else "static"
+    if config.class_name:
+        named = KIND_BY_CLASS.get(config.class_name, "generic")
+    files = folder.tokenizer_files()
+    for name, kind in TOKENIZER_KINDS.items():
+        if kind.read is None or named not in (name, "static") or not {*files} >= {*kind.vocabulary_files}:
+            continue
+        with reading(folder.encoder_path / " and ".join(kind.vocabulary_files)):
+            backend = kind.read(folder.encoder_path, config)
+        backend.add_tokens(config.added_tokens)
+        found.append((backend, kind))
+        texts = kind.special_tokens | config.special_tokens
+        if all(backend.token_to_id(texts[name]) is not None for name in kind.template_tokens):
+            return backend, kind
+    if not found:
+        of_class = f" of the class {short_repr(config.class_name)}" if config.class_name else ""
+        raise InputError(
+            f"no tokenizer{of_class} in {folder.name}: expected tokenizer.json, or vocab.txt (BERT), "
+            "vocab.json and merges.txt (RoBERTa), spm.model (DeBERTa) or spiece.model (T5); for any other "
+            "tokenizer, open the checkpoint once in transformers and save it, which writes tokenizer.json"
+        )
+    return found[0]
 
 
-def read_json_backend(
+def read_tokenizer_json(
     path: Path, config: TokenizerConfig, is_static: bool
 ) -> tuple[tokenizers.Tokenizer, TokenizerKind, bool]:
     """Read a tokenizer.json: return (backend, kind, is_rebuilt).
@@ -138,25 +149,26 @@ def read_json_backend(
     backend: the tokenizer, with its added tokens. kind: the entry of TOKENIZER_KINDS that names its special
     tokens. is_rebuilt: True if only the vocabulary of the file was used; the template that puts special
     tokens around a text is then that of the kind. is_static: whether the model is static.
+    A damaged file is an error or a panic of the tokenizers library, here or when the tokenizer is used.
     """
-    backend, content = read_tokenizer_json(path)
+    text = path.read_text(encoding="utf-8")
+    backend = tokenizers.Tokenizer.from_str(text)
     backend.no_padding()
     truncation = backend.truncation
-    backend_kind = infer_kind(backend, config)
+    inferred = infer_kind(backend, config)
     if is_static:
-        return backend, TOKENIZER_KINDS[backend_kind or "static"], False
-    name, is_unchanged = choose_kind(backend, backend_kind, config)
+        return backend, TOKENIZER_KINDS[inferred or "static"], False
+    name, is_unchanged = choose_kind(backend, inferred, config)
     kind = TOKENIZER_KINDS[name]
     if is_unchanged or kind.rebuild is None:
         known = [token for token in config.added_tokens if backend.token_to_id(token.content) is not None]
         backend.add_tokens(known)
         return backend, kind, False
     file_tokens = [token for _, token in sorted(backend.get_added_tokens_decoder().items())]
-    added_tokens = config.added_tokens + ([] if config.is_complete else file_tokens)
-    backend = kind.rebuild(backend, content, config)
+    backend = kind.rebuild(backend, json.loads(text), config)
     if truncation:
         backend.enable_truncation(**truncation)  # its direction counts, see Tokenizer
-    backend.add_tokens(added_tokens)
+    backend.add_tokens(config.added_tokens + ([] if config.is_complete else file_tokens))
     texts = [text for text in kind.added_special_tokens if backend.token_to_id(text) is not None]
     backend.add_special_tokens([AddedToken(text, special=True) for text in texts])
     return backend, kind, True
@@ -176,104 +188,56 @@ def infer_kind(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> str | 
         return "t5"
     if around == ["<s>", "</s>"]:
         return "xlm-roberta" if backend.token_to_id("<s>NOTUSED") is None else "camembert"
-    if around == ["[CLS]", "[SEP]"]:
-        return "deberta"
-    return None
+    return "deberta" if around == ["[CLS]", "[SEP]"] else None
 
 
 def choose_kind(
-    backend: tokenizers.Tokenizer, backend_kind: str | None, config: TokenizerConfig
+    backend: tokenizers.Tokenizer, inferred: str | None, config: TokenizerConfig
 ) -> tuple[str, bool]:
     """Choose the kind of a tokenizer.json: return (name, is_unchanged).
 
-    name: the kind is that of the class in tokenizer_config.json, else the one that infer_kind infers,
-    else that of the model_type in config.json; "generic" if none of them is known, or if the file has another
-    type of model than the kind. So a BERT with the tokenizer of an XLM-RoBERTa is read correctly.
+    name: the kind is that of the class in tokenizer_config.json, else the inferred one, else that of the
+    model_type in config.json; "generic" if none of them is known, or if the file has another type of model
+    than the kind. So a BERT with the tokenizer of an XLM-RoBERTa is read correctly.
     is_unchanged: whether the file is used as it is, because the class asks for it, is not known or does not
     fit the file, or because transformers always does so for this model_type.
-    backend_kind: the result of infer_kind.
+    inferred: the result of infer_kind.
     """
-    named = KIND_BY_CLASS.get(config.class_name)
     family = FAMILIES.get(config.model_type)
+    named = KIND_BY_CLASS.get(config.class_name, "generic") if config.class_name else None
     is_unchanged = (family is not None and family.keeps_tokenizer_json) or named == "generic"
-    is_unchanged = is_unchanged or (bool(config.class_name) and named is None)
-    known_names = [named, backend_kind, family.tokenizer if family else None]
-    for name in filter(None, [backend_kind] if is_unchanged else known_names):
+    known_names = [named, inferred, family.tokenizer if family else None]
+    for name in filter(None, [inferred] if is_unchanged else known_names):
         model = TOKENIZER_KINDS[name].model
         if model is not None and isinstance(backend.model, model):
             return name, is_unchanged or named not in (None, name)
     return "generic", True
 
 
-def read_vocabulary_files(
-    path: Path, kinds: list[str], config: TokenizerConfig
-) -> tuple[tokenizers.Tokenizer, TokenizerKind]:
-    """Build the tokenizer of a folder without tokenizer.json: return (backend, kind).
+def add_special_tokens(
+    backend: tokenizers.Tokenizer,
+    special_tokens: dict[str, str],
+    kind: TokenizerKind,
+    config: TokenizerConfig,
+) -> None:
+    """Add special tokens of the vocabulary to a tokenizer, so that it finds them in texts.
 
-    kinds: names of kinds whose files are there. The first one is used whose vocabulary has the tokens that it
-    needs; if none has them, the first one.
+    special_tokens: {name: text}; those that the settings state without such a name are added, too.
     """
-
-    def read(name: str) -> tuple[tokenizers.Tokenizer, TokenizerKind]:
-        """Read the tokenizer of the kind with this name, to which no tokens are added yet; return both."""
-        kind = TOKENIZER_KINDS[name]
-        assert kind.read is not None
-        with reading(path / kind.vocabulary_files[-1]):
-            return kind.read(path, config), kind
-
-    for name in kinds:
-        backend, kind = read(name)
-        backend.add_tokens(config.added_tokens)
-        texts = {**kind.special_tokens, **config.special_tokens}
-        if all(backend.token_to_id(texts[key]) is not None for key in kind.required_tokens):
-            return backend, kind
-    return read(kinds[0])
-
-
-def register_special_tokens(
-    backend: tokenizers.Tokenizer, kind: TokenizerKind, config: TokenizerConfig, is_static: bool
-) -> dict[str, str]:
-    """Return the special tokens as {name: text}, and add them to backend, so that it finds them in texts.
-
-    Tokens that the vocabulary lacks are left out. In static models special tokens in a text are found only if
-    tokenizer.json says so, as in model2vec.
-    is_static: whether the model is static.
-    """
-    texts = kind.special_tokens | config.special_tokens
-    if is_static:
-        texts = {name: texts[name] for name in kind.special_tokens}
-    texts = {name: text for name, text in texts.items() if backend.token_to_id(text) is not None}
-    if not is_static:
-        known = {token.content for token in backend.get_added_tokens_decoder().values()}
-        tokens = [
-            stated
-            if isinstance(stated := config.tokens.get(name), AddedToken)
-            else AddedToken(text, special=True, lstrip=name in kind.lstrip_tokens)
-            for name, text in texts.items()
-            if text not in known
-        ]
-        tokens += [
-            AddedToken(token, special=True) if isinstance(token, str) else token
-            for token in config.extra_tokens
-            if str(token) not in known and backend.token_to_id(str(token)) is not None
-        ]
-        backend.add_tokens(tokens)
-    return texts
-
-
-def post_processor_from_ids(
-    backend: tokenizers.Tokenizer, before: list[int], after: list[int]
-) -> processors.TemplateProcessing:
-    """Return the post-processor that puts tokens around a text. before, after: lists of their ids."""
-    special = {f"t{id}": id for id in (*before, *after)}
-    first, last = ([f"t{id}" for id in ids] for ids in (before, after))
-    return processors.TemplateProcessing(
-        single=[*first, "$A", *last],
-        pair=[*first, "$A", *last, "$B", *last],
-        special_tokens=[
-            {"id": name, "ids": [id], "tokens": [backend.id_to_token(id)]} for name, id in special.items()
-        ],
-    )
+    known = {token.content for token in backend.get_added_tokens_decoder().values()}
+    tokens = [
+        stated
+        if isinstance(stated := config.tokens.get(name), AddedToken)
+        else AddedToken(text, special=True, lstrip=name in kind.lstrip_tokens)
+        for name, text in special_tokens.items()
+        if text not in known
+    ]
+    tokens += [
+        AddedToken(token, special=True) if isinstance(token, str) else token
+        for token in config.extra_tokens
+        if str(token) not in known and backend.token_to_id(str(token)) is not None
+    ]
+    backend.add_tokens(tokens)
 
 
 def add_closing_token(tokenizer: Tokenizer) -> None:
@@ -284,13 +248,19 @@ def add_closing_token(tokenizer: Tokenizer) -> None:
     such token.
     """
     eos_token = tokenizer.special_tokens.get("eos_token")
-    eos_id = None if eos_token is None else tokenizer.backend.token_to_id(eos_token)
-    if eos_id is None:
+    if eos_token is None:
         raise InputError("the tokenizer has no eos_token to add after a text: name one in its files")
-    before, after = tokenizer.num_special_tokens
-    ids = tokenizer.encode_batch([""], add_special_tokens=True)[0]
-    closing = [*ids[len(ids) - after :], eos_id]
-    tokenizer.backend.post_processor = post_processor_from_ids(tokenizer.backend, ids[:before], closing)
+    backend, (before, _) = tokenizer.backend, tokenizer.num_special_tokens
+    ids = [*tokenizer.encode_batch([""], add_special_tokens=True)[0], backend.token_to_id(eos_token)]
+    names = [f"t{id}" for id in ids]
+    first, last = names[:before], names[before:]
+    backend.post_processor = processors.TemplateProcessing(
+        single=[*first, "$A", *last],
+        pair=[*first, "$A", *last, "$B", *last],
+        special_tokens=[
+            {"id": f"t{id}", "ids": [id], "tokens": [backend.id_to_token(id)]} for id in dict.fromkeys(ids)
+        ],
+    )
     del tokenizer.num_special_tokens  # so that they are counted again
 
 
