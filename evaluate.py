@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import tmft.cli  # noqa: F401  first, because it ends the import of torch with one line when Ctrl+C is pressed
-from tmft.checkpoints.sentence_folder import describe_compatibility
+from tmft.checkpoints.model_card import describe_compatibility
 from tmft.cli.evaluate_options import add_evaluate_options, check_evaluate_options, check_tasks
 from tmft.cli.options import (
     command_device,

@@ -5,7 +5,7 @@ import torch
 from conftest import store_weights, stored_weights
 
 from tmft.checkpoints.load import load_encoder_with_report
-from tmft.checkpoints.sentence_folder import describe_compatibility
+from tmft.checkpoints.model_card import describe_compatibility
 from tmft.deberta import log_bucket_position
 from tmft.models.families import config_from_dict, parameter_counts, random_encoder
 from tmft.packing import pack

@@ -11,7 +11,7 @@ from conftest import SENTENCES, VOCABULARY, assert_same_embeddings, tiny_model, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tmft.checkpoints.sentence_folder import describe_compatibility
+from tmft.checkpoints.model_card import describe_compatibility
 from tmft.embedding.layer_mix import WORD_EMBEDDINGS
 from tmft.embedding.modules import ACTIVATIONS, Dense, LayerNorm, Normalize
 from tmft.embedding.prompts import NO_PROMPTS

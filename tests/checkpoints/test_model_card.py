@@ -5,8 +5,7 @@ import yaml
 from conftest import tiny_model
 
 from tmft import SentenceEncoder
-from tmft.checkpoints.model_card import ModelCardData, format_model_card, parse_hub_id
-from tmft.checkpoints.sentence_folder import sentence_model_card
+from tmft.checkpoints.model_card import ModelCardData, format_model_card, parse_hub_id, sentence_model_card
 from tmft.io.formatting import escape_markdown
 from tmft.runs.pretrain import pretraining_card
 from tmft.runs.run_result import card_data_from_result, fine_tuning_to_markdown

@@ -84,7 +84,8 @@ def width(kind: str, size: int) -> Callable[[Path], None]:
 
 
 def words_of_another_checkpoint(folder: Path) -> None:
-    (folder / "tokenizer.json").unlink()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
     words = ["[UNK]", "[CLS]", "[SEP]", *(f"word{n}" for n in range(200))]
     (folder / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
 
@@ -138,7 +139,7 @@ REFUSED = {
     r"json cannot be read \(query is 5, not a text\)": write(SETTINGS, {"prompts": {"query": 5}}),
     r"query is \['a'\], not a text": write(SETTINGS, {"prompts": {"query": ["a"]}}),
     r"default_prompt_name is \[\], not a text": write(SETTINGS, {"default_prompt_name": []}),
-    "no prompt of the default_prompt_name 'quer': choose one of query, document; did you mean query": write(
+    "no prompt of the default_prompt_name 'quer' .*: choose one of query, document; did you": write(
         SETTINGS, {"default_prompt_name": "quer"}
     ),
     "similarity_fn_name is 3, not a text": write(SETTINGS, {"similarity_fn_name": 3}),

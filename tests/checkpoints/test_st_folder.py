@@ -13,8 +13,8 @@ from conftest import (
     tiny_model,
 )
 
+from tmft.checkpoints.model_card import describe_compatibility
 from tmft.checkpoints.model_folder import ModelFolder
-from tmft.checkpoints.sentence_folder import describe_compatibility
 from tmft.embedding.modules import Dense
 from tmft.pooling import POOLINGS, Pooling
 from tmft.sentence_encoder import SentenceEncoder

@@ -1,13 +1,14 @@
 """Dense, LayerNorm and Normalize, which may follow the pooling: by hand, in float32, there and back."""
 
+import json
 import math
 
 import pytest
 import torch
-from conftest import SENTENCES, tiny_model
+from conftest import SENTENCES, store_weights, tiny_model
 
-from tmft.checkpoints.saved_modules import load_modules
-from tmft.checkpoints.st_folder import SavedModule
+from tmft.checkpoints.model_folder import ModelFolder
+from tmft.checkpoints.st_folder import read_module
 from tmft.embedding.modules import (
     ACTIVATIONS,
     MODULE_CLASSES,
@@ -101,11 +102,17 @@ def test_the_activation_is_that_of_the_folder_or_tanh(config, activation):
     ],
     ids=["no width", "no weights", "other width", "no number"],
 )
-def test_a_module_that_does_not_fit_its_weights_is_an_error(settings, weights):
+def test_a_module_that_does_not_fit_its_weights_is_an_error(settings, weights, tmp_path):
+    (tmp_path / "2_Dense").mkdir()
+    (tmp_path / "2_Dense/config.json").write_text(json.dumps(settings))
+    store_weights(tmp_path / "2_Dense", weights)
+    entry = {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}
+    (tmp_path / "modules.json").write_text(json.dumps([entry]))
+    folder = ModelFolder(tmp_path)
     with pytest.raises(
-        InputError, match=r"x/2_Dense is not a complete Dense \(.*\): restore its files"
+        InputError, match=r"/2_Dense is not a complete Dense \(.*\): restore its files"
     ) as error:
-        load_modules([SavedModule("Dense", settings, weights, "x/2_Dense")])
+        read_module(folder, folder.modules[0])
     assert "\n" not in str(error.value)
 
 

@@ -18,7 +18,7 @@ from conftest import (
 from spm_model import train_spm
 
 from tmft import SentenceEncoder
-from tmft.checkpoints.sentence_folder import describe_compatibility
+from tmft.checkpoints.model_card import describe_compatibility
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.embedding.prompts import PROMPTS, Prompt
 from tmft.embedding.token_weights import (

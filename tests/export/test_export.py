@@ -26,8 +26,7 @@ from test_any_model import ENCODE_METHODS, models
 
 import tmft.cli.export_command as export_command
 import tmft.export.export as exporting
-from tmft.checkpoints.model_card import ModelCardData
-from tmft.checkpoints.sentence_folder import sentence_model_card
+from tmft.checkpoints.model_card import ModelCardData, sentence_model_card
 from tmft.embedding.modules import Dense, make_projection
 from tmft.errors import InputError
 from tmft.export import numpy_encoder

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from tmft import InputError, SentenceEncoder, distill
-from tmft.checkpoints.st_folder import parse_modules
+from tmft.checkpoints.model_folder import parse_modules
 from tmft.embedding.modules import Dense
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from conftest import ROOT, assert_same_embeddings
 
 import tmft.students.distill as distillation
-from tmft.checkpoints.sentence_folder import sentence_model_card
+from tmft.checkpoints.model_card import sentence_model_card
 from tmft.cli import student_command
 from tmft.device import ProgressLines
 from tmft.errors import InputError

@@ -1,4 +1,4 @@
-"""Make the model card of a saved model, the text of its README.md, from plain values."""
+"""Make the model card of a saved model, the text of its README.md."""
 
 import json
 import os
@@ -6,11 +6,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tmft.checkpoints.hub import KNOWN_CHECKPOINTS
+from tmft.checkpoints.st_folder import collect_settings
+from tmft.encoder import BaseEncoder
 from tmft.errors import sanitize
 from tmft.io.formatting import MAX_NAME_LENGTH, escape_markdown
+from tmft.models.families import FAMILIES
+
+if TYPE_CHECKING:
+    from tmft.sentence_encoder import SentenceEncoder
 
 PLACEHOLDER_PATH = "path/to/this/folder"
 MAX_NOTE_LENGTH = 1000  # characters of a compatibility note; longer ones are shortened
@@ -67,61 +73,37 @@ class ModelCardData:
     full_depth: int | None = None
 
 
-@dataclass(frozen=True)
-class UsageInfo:
-    """How other libraries open the folder of a model.
-
-    transformers_class: the transformers class that opens the encoder; '' if there is none.
-    is_plain_mean: whether an embedding is the mean of the last hidden states and nothing else.
-    has_pooler: whether transformers_class creates a pooler; its weights are not in the files.
-    compatibility_note: what other libraries compute differently, in sentences; '' if nothing.
-    graph_file: path in the folder of the ONNX file, or of encode.py of the compact format;
-        '' if the model is stored as weights.
-    """
-
-    transformers_class: str
-    is_plain_mean: bool
-    has_pooler: bool
-    compatibility_note: str = ""
-    graph_file: str = ""
-
-
-def format_sentence_model_card(
-    source: str,
-    num_layers: int,
-    vocab_size: int,
-    is_truncated: bool,
-    layer_mix: str,
-    dimensions: int,
-    pooling: str,
-    max_length: int,
-    usage: UsageInfo,
-    data: ModelCardData,
+def sentence_model_card(
+    model: "SentenceEncoder",
+    data: ModelCardData | None = None,
     name: str = PLACEHOLDER_PATH,
+    graph_file: str = "",
 ) -> str:
     """Return the model card of a sentence encoder, in Markdown.
 
-    source: the checkpoint that it was loaded from, a hub id or a folder.
-    num_layers, vocab_size: the number of layers and of tokens. is_truncated: whether the checkpoint has more
-    layers.
-    layer_mix: the hidden states that are pooled, such as "9" or "1+12".
-    dimensions: the number of dimensions of an embedding.
-    pooling: the name of the pooling. max_length: the number of tokens to which sentences are truncated.
-    usage: how other libraries open the model. data: training details and scores of a run.
-    name: the folder or hub id that the code snippets load.
+    data: training details and scores of a run; None: those that the model has. name: the folder or hub id
+    that the code snippets load. graph_file: path in the folder of the ONNX file, or of encode.py of the
+    compact format; '' if the model is stored as weights.
     """
-    base = parse_hub_id(source if data.base is None else data.base)
-    origin = display_name(data.base or source) or "an encoder"
+    settings, encoder = collect_settings(model), model.encoder
+    data = data or model.card_data or ModelCardData()
+    num_layers = len(encoder.layers)
+    first_layers = tuple(range(num_layers))
+    kept_layers = data.kept_layers if data.kept_layers is not None else encoder.kept_layers
+    keeps_first = kept_layers in (None, first_layers)
     if data.full_depth is not None:
         is_truncated = num_layers < data.full_depth
-    elif data.base not in (None, source):
+    elif data.base not in (None, model.source):
         is_truncated = True
-    keeps_first = data.kept_layers in (None, tuple(range(num_layers)))
+    else:
+        is_truncated = f" {num_layers} of {num_layers} layer" not in model.load_report
+    base = parse_hub_id(model.source if data.base is None else data.base)
+    origin = display_name(data.base or model.source) or "an encoder"
     teachers = " and ".join(map(display_name, data.teachers))
-    if data.kept_layers == ():
+    if kept_layers == ():
         title = f"Sentence embeddings: a student of {teachers}"
     elif is_truncated:
-        depth = describe_depth(num_layers, None if keeps_first else data.kept_layers)
+        depth = describe_depth(num_layers, None if keeps_first else kept_layers)
         title = f"Sentence embeddings from {depth} of {origin}"
     else:
         title = f"Sentence embeddings: {origin}"
@@ -132,26 +114,28 @@ def format_sentence_model_card(
         made = "Made by" if is_truncated and data.results else "Saved by tmft, a library for"
         made += " truncated model fine-tuning (Rep, Dukić and Šnajder, Findings of EMNLP 2024)"
     language, license_name = KNOWN_CHECKPOINTS.get(base, ("", ""))
-    note = escape_markdown(usage.compatibility_note, MAX_NOTE_LENGTH)
+    note = escape_markdown(describe_compatibility(model), MAX_NOTE_LENGTH)
     warning = f"**In other libraries:** {note}\n\n" if note else ""
-    library = "sentence-transformers"
-    if usage.graph_file == "encode.py":
+    library, in_transformers = "sentence-transformers", ""
+    if graph_file == "encode.py":
         snippet, library = numpy_snippet(name), "tmft"
-    elif usage.graph_file:
-        snippet = graph_snippet(name, max_length, usage.graph_file)
+    elif graph_file:
+        snippet = graph_snippet(name, model.max_length, graph_file)
     else:
         snippet = sentence_transformers_snippet(name)
+        in_transformers = transformers_section(encoder, settings.is_plain_mean, name)
     return format_model_card(
         title,
         f"""
-Hidden state {layer_mix}, pooling {pooling!r}, {dimensions} dimensions, at most {max_length} tokens.
-A vocabulary of {vocab_size:,} tokens. {made}.
+Hidden state {settings.layer_mix or num_layers}, pooling {model.pooling!r}, {model.dimensions} dimensions, \
+at most {model.max_length} tokens.
+A vocabulary of {encoder.config.vocab_size:,} tokens. {made}.
 
 {warning}```python
 >>> sentences = ["A man plays a guitar.", "Someone makes music."]
 {snippet}
 ```
-{transformers_section(usage, name)}{data.results}""",
+{in_transformers}{data.results}""",
         language=language,
         license=license_name,
         tags=list(dict.fromkeys([library, "sentence-similarity", "feature-extraction", "tmft"])),
@@ -160,6 +144,20 @@ A vocabulary of {vocab_size:,} tokens. {made}.
         base_model=base,
         **{"model-index": model_index(title, data) if data.scores else None},
     )
+
+
+def describe_compatibility(model: "SentenceEncoder") -> str:
+    """Return what other libraries compute differently with the folder of a model; '' if nothing."""
+    config, layers, note = model.encoder.config, len(model.encoder.layers), ""
+    if layers < FAMILIES[config.model_type].min_layers:
+        note = f"transformers cannot run a {config.model_type} of {layers} layers; tmft can."
+    elif "decoder" in config.components:
+        note = (
+            "transformers opens it as a T5Model and warns that queries and keys of the decoder's"
+            " self-attention are missing: the first output, last_hidden_state[:, 0] of one start token, does"
+            " not need them."
+        )
+    return f"{collect_settings(model).compatibility_note} {note}".strip()
 
 
 def describe_depth(num_layers: int, kept_layers: Sequence[int] | None) -> str:
@@ -219,16 +217,19 @@ def graph_snippet(model_name: str, max_length: int, graph_file: str) -> str:
 >>> [embeddings] = session.run(["sentence_embedding"], {{"input_ids": ids, "attention_mask": mask}})"""
 
 
-def transformers_section(usage: UsageInfo, model_name: str) -> str:
+def transformers_section(encoder: BaseEncoder, is_plain_mean: bool, model_name: str) -> str:
     """Return the section that shows how to use the model in transformers; '' if that is not possible.
 
-    model_name: the folder or hub id that the code loads.
+    is_plain_mean: whether an embedding is the mean of the last hidden states and nothing else. model_name:
+    the folder or hub id that the code loads.
     """
-    if not usage.transformers_class or usage.graph_file:
+    family = FAMILIES[encoder.config.model_type]
+    name, components = family.transformers_class, encoder.config.components
+    if not name or len(encoder.layers) < family.min_layers or "decoder" in components:
         return ""
-    scope = "" if usage.is_plain_mean else " up to the hidden states, which then have to be pooled as above"
-    # with a pooler, transformers would warn that its weights are missing
-    no_pooler = ", add_pooling_layer=False" if usage.has_pooler else ""
+    scope = "" if is_plain_mean else " up to the hidden states, which then have to be pooled as above"
+    # with a pooler, transformers would warn that its weights, which are not in the files, are missing
+    no_pooler = ", add_pooling_layer=False" if "pooler" in family.components and not components else ""
     mean = """
 >>> mask = batch["attention_mask"][..., None]
 >>> embeddings = (hidden * mask).sum(1) / mask.sum(1)"""
@@ -236,11 +237,11 @@ def transformers_section(usage: UsageInfo, model_name: str) -> str:
 In transformers{scope}:
 
 ```python
->>> from transformers import AutoTokenizer, {usage.transformers_class}
+>>> from transformers import AutoTokenizer, {name}
 >>> tokenizer = AutoTokenizer.from_pretrained("{model_name}")
->>> model = {usage.transformers_class}.from_pretrained("{model_name}"{no_pooler})
+>>> model = {name}.from_pretrained("{model_name}"{no_pooler})
 >>> batch = tokenizer(sentences, padding=True, truncation=True, return_tensors="pt")
->>> hidden = model(**batch).last_hidden_state{mean if usage.is_plain_mean else ""}
+>>> hidden = model(**batch).last_hidden_state{mean if is_plain_mean else ""}
 ```
 """
 

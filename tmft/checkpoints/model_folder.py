@@ -5,41 +5,28 @@ modules.json lists the modules that are applied to a sentence, each in its own s
 files of a hub id are downloaded when they are asked for, into the cache of huggingface-hub.
 """
 
-import logging
 import os
 import stat
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from torch import Tensor
-
 from tmft.checkpoints.hub import HubRepository, is_hub_id
-from tmft.checkpoints.st_folder import (
-    HEAD_MODULES,
-    STATIC_EMBEDDING,
-    WORD_WEIGHTS,
-    ModelSettings,
-    ModuleEntry,
-    SavedModule,
-    default_pooling,
-    find_chain_problem,
-    merge_settings,
-    parse_module_config,
-    parse_modules,
-    parse_pooling_config,
-    parse_st_config,
-    parse_tmft_json,
-    parse_transformer_config,
-)
 from tmft.checkpoints.weights import WEIGHT_FILES, WeightFiles, parse_index
-from tmft.embedding.similarity import SIMILARITIES
 from tmft.encoder import EncoderConfig
-from tmft.errors import InputError, did_you_mean
+from tmft.errors import InputError, did_you_mean, short_repr
 from tmft.io.atomic import WRITING
-from tmft.io.files import check_symlink, file_digest, file_state, read_json, reading
+from tmft.io.files import (
+    UnsupportedError,
+    check_symlink,
+    file_digest,
+    file_state,
+    get_typed,
+    is_plain_name,
+    read_json,
+    reading,
+)
 from tmft.io.paths import PACKAGE_DATA
 from tmft.models.families import config_from_dict
 
@@ -72,9 +59,22 @@ MODEL_FILES = (
     *WEIGHT_FILES,
     *RUN_FILES,
 )
+STATIC_EMBEDDING = "StaticEmbedding"  # the module that takes the place of Transformer in a static model
+WORD_WEIGHTS = "WordWeights"  # the module with a weight for each word of the vocabulary
 MODULES_WITH_WEIGHTS = ("Dense", "LayerNorm", WORD_WEIGHTS)
+OWN_PACKAGE = "sentence_transformers."  # what the class of a module that tmft can run begins with
 Parsed = TypeVar("Parsed")
-log: logging.Logger = logging.getLogger("tmft")
+
+
+class ModuleEntry(NamedTuple):
+    """A line of modules.json: the class of a module and its subfolder ('': none).
+
+    kind: the name of the class without its package, if sentence-transformers has the class; else its full
+    name, as another package's class computes something else.
+    """
+
+    kind: str
+    subfolder: str
 
 
 class FileState(NamedTuple):
@@ -276,126 +276,6 @@ class ModelFolder:
         files = TRANSFORMER_CONFIG_FILES if self.modules else TRANSFORMER_CONFIG_FILES[:1]
         return next(filter(self.find, (*map(self.in_encoder, files), *files)), files[0])
 
-    def settings(self, pooling: str | None = None) -> ModelSettings:
-        """Return the settings in the folder, besides those of the encoder and the tokenizer.
-
-        pooling: the one that is used instead of that of the folder. If it is given, token weights, the
-        modules after the pooling, the number of dimensions to keep and the similarity function are ignored,
-        and the files of the modules are not read. If there is none anywhere, it is the usual one of the
-        architecture.
-        Raises InputError if a file is damaged or missing, or if tmft cannot run one of the modules.
-        """
-        st_config = self.parse_json("config_sentence_transformers.json", parse_st_config)
-        tmft_json = self.parse_json("tmft.json", parse_tmft_json)
-        transformer_config = self.parse_json(self.transformer_config_file, parse_transformer_config)
-        pooling_folder = self.subfolder_of("Pooling") if self.modules else "1_Pooling"
-        pooling_config: dict[str, Any] = {}
-        if pooling_folder is not None and pooling is None:
-            self.require_module_files(pooling_folder)
-            pooling_config = self.parse_json(f"{pooling_folder}/config.json", parse_pooling_config)
-        with reading(self.path):
-            settings = merge_settings(st_config, tmft_json, transformer_config, pooling_config)
-        self.check_encoder_class()
-        if pooling is not None:
-            return replace(
-                settings,
-                pooling=pooling,
-                similarity_fn_name="cosine",
-                truncate_dim=None,
-                token_weights=None,
-                include_prompt=True,
-            )
-        settings.pooling = settings.pooling or self.usual_pooling()
-        if (similarity := settings.similarity_fn_name) not in SIMILARITIES:
-            log.warning(
-                "%s has similarity_fn_name %s: embeddings are compared by their cosine", self.path, similarity
-            )
-            settings.similarity_fn_name = "cosine"
-        if (word_weights := self.subfolder_of(WORD_WEIGHTS)) is not None:
-            if settings.pooling != "mean" and self.find("tmft.json") is None:
-                raise InputError(
-                    f"{self.path} weights tokens ({WORD_WEIGHTS}) before the pooling {settings.pooling!r}, "
-                    "which tmft cannot run: name a `pooling`, which is then used without these weights and "
-                    "without modules after it",
-                    "pooling",
-                )
-            settings.word_weights = self.read_word_weights(word_weights)
-        settings.modules = self.read_head_modules()
-        return settings
-
-    def require_module_files(self, pooling_folder: str) -> None:
-        """Raise InputError if the folder has modules, but no modules.json, or a Pooling without its file.
-
-        Else the embeddings would be those of the plain mean. pooling_folder: that of the Pooling.
-        """
-        missing, reason = "", ""
-        if self.modules and self.find(f"{pooling_folder}/config.json") is None:
-            missing, reason = f"{pooling_folder}/config.json", "modules.json names it"
-        folders = [] if self.modules else sorted(path.name for path in self.path.glob("[0-9]*_*/"))
-        for name in folders:
-            if name.partition("_")[2] in (WORD_WEIGHTS, *HEAD_MODULES):
-                missing, reason = "modules.json", f"it has {name}"
-        if missing:
-            remedy = "restore the file, or name a `pooling`, which is then used without modules after it"
-            raise InputError(f"no {missing} in {self.name}, but {reason}: {remedy}", "pooling")
-
-    def check_encoder_class(self) -> None:
-        """Raise InputError if the encoder is of a class that sentence-transformers does not have."""
-        first = self.modules[0].kind if self.modules else "Transformer"
-        if first not in ("Transformer", STATIC_EMBEDDING):
-            raise InputError(
-                f"{self.path}/modules.json begins with a {first}, which tmft cannot run: use a model whose "
-                "first module is the Transformer of sentence-transformers"
-            )
-
-    def usual_pooling(self) -> str:
-        """Return the pooling of a folder that states none, and log it: the usual one of its architecture."""
-        pooling = "mean" if self.modules else default_pooling(self.config_dict)
-        log.log(
-            logging.INFO if pooling == "mean" else logging.WARNING,
-            "%s states no pooling: its architecture is usually pooled by %s, which is used",
-            self.name,
-            pooling,
-        )
-        return pooling
-
-    def read_head_modules(self) -> list[SavedModule]:
-        """Read the modules after the pooling. Raises InputError if tmft cannot run all modules in order."""
-        if problem := self.modules and find_chain_problem([module.kind for module in self.modules]):
-            raise InputError(
-                f"{self.path}/modules.json {problem}, which tmft cannot run: name a `pooling`, which is then "
-                "used without modules after it",
-                "pooling",
-            )
-        return [self.read_module(module) for module in self.modules if module.kind in HEAD_MODULES]
-
-    def read_module(self, module: ModuleEntry) -> SavedModule:
-        """Read a module after the pooling. Raises InputError if tmft cannot run it or a file is damaged."""
-        kind, path = module.kind, self.path / module.subfolder
-        if not module.subfolder:
-            raise InputError(f"{self.path}/modules.json has a {kind} without a folder: restore the file")
-        try:
-            config = self.parse_json(
-                f"{module.subfolder}/config.json", partial(parse_module_config, kind=kind)
-            )
-        except InputError as error:
-            raise InputError(
-                f"{error}, or name a `pooling`, which is then used without modules after it", "pooling"
-            ) from None
-        if kind == "Normalize":
-            return SavedModule(kind, folder=str(path))
-        files = self.open_weights(module.subfolder)
-        return SavedModule(kind, config, files.read_tensors(files.names), str(path))
-
-    def read_word_weights(self, subfolder: str) -> Tensor:
-        """Return the weights of a WordWeights: (V,) float32, in the order of the token ids."""
-        files = self.open_weights(subfolder)
-        if files.names != ["emb_layer.weight"]:
-            raise InputError(
-                f"{files.path} has {', '.join(files.names)}: a {WORD_WEIGHTS} has emb_layer.weight alone"
-            )
-        return files.read_tensors(files.names)["emb_layer.weight"].float().flatten()
-
     def tokenizer_files(self) -> list[str]:
         """Return the names, in the folder of the encoder, of the files that hold the vocabulary.
 
@@ -447,3 +327,44 @@ def read_file_state(path: Path) -> FileState | None:
     if state is None or not stat.S_ISREG(state.st_mode):
         return None
     return FileState(state.st_size, state.st_mtime_ns, state.st_ino)
+
+
+def parse_modules(entries: list[dict[str, Any]]) -> list[ModuleEntry]:
+    """Return the modules that a modules.json lists; each is in the folder itself or directly below it."""
+    modules = []
+    names = [str(entry["name"]) for entry in entries if entry.get("name") is not None]
+    if repeated := [name for name in names if names.count(name) > 1]:  # the last one alone would be run
+        raise ValueError(f"the name {short_repr(repeated[0])} occurs twice")
+    for entry in entries:
+        kind, subfolder = (get_typed(entry, key, str) or "" for key in ("type", "path"))
+        kind = kind.rpartition(".")[2] if kind.startswith(OWN_PACKAGE) else kind
+        if not subfolder.startswith("/"):
+            subfolder = subfolder.removeprefix("./").rstrip("/")
+        subfolder = "" if subfolder == "." else subfolder
+        check_known_keys(entry, {"idx": None, "name": None, "path": None, "type": None, "kwargs": ([],)})
+        if subfolder and not is_plain_name(subfolder):
+            raise ValueError(f"a {kind} is in {short_repr(subfolder)}, not in a folder directly below")
+        modules.append(ModuleEntry(kind, subfolder))
+    return modules
+
+
+def check_known_keys(content: dict[str, Any], known: Mapping[str, Sequence[object] | None]) -> None:
+    """Raise UnsupportedError for a key that is not known: what nobody reads may change the result.
+
+    known: key -> the values under which the result is that of a file without the key; None if the caller
+    reads the key. Keys whose value is null or {} are as if they were absent.
+    """
+    for key, value in content.items():
+        if value is None or value == {}:
+            continue
+        if key not in known:
+            raise UnsupportedError(
+                f"the key {short_repr(key)} is {short_repr(value)}, and tmft does not know it: other "
+                "libraries may compute something else, so remove the key if it has no effect"
+            )
+        supported = known[key]
+        if supported is not None and not any(type(value) is type(one) and value == one for one in supported):
+            raise UnsupportedError(
+                f"{key} is {short_repr(value)}, which tmft does not support: other libraries compute "
+                "something else with it, so use a model without it"
+            )

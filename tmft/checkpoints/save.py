@@ -92,31 +92,3 @@ def save_tensors(weights: dict[str, Tensor], path: Path, dtype: torch.dtype | No
 def weight_bytes(module: nn.Module) -> int:
     """Return how many bytes the parameters of a module take in memory."""
     return sum(weight.numel() * weight.element_size() for weight in module.parameters())
-
-
-def transformers_class(encoder: BaseEncoder) -> str:
-    """Return the name of the transformers class that opens a saved encoder; '' if there is none."""
-    family = FAMILIES[encoder.config.model_type]
-    if len(encoder.layers) < family.min_layers or "decoder" in encoder.config.components:
-        return ""
-    return family.transformers_class
-
-
-def has_pooler(encoder: BaseEncoder) -> bool:
-    """Return whether the transformers class of an encoder creates a pooler that the saved files have not."""
-    family = FAMILIES[encoder.config.model_type]
-    return "pooler" in family.components and not encoder.config.components
-
-
-def compatibility_note(encoder: BaseEncoder) -> str:
-    """Return a sentence that says what transformers cannot do with a saved encoder; '' if it can do all."""
-    family, layers = FAMILIES[encoder.config.model_type], len(encoder.layers)
-    if layers < family.min_layers:
-        return f"transformers cannot run a {encoder.config.model_type} of {layers} layers; tmft can."
-    if "decoder" in encoder.config.components:
-        return (
-            "transformers opens it as a T5Model and warns that queries and keys of the decoder's"
-            " self-attention are missing: the first output, last_hidden_state[:, 0] of one start token, does"
-            " not need them."
-        )
-    return ""

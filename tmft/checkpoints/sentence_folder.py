@@ -1,4 +1,4 @@
-"""The folder of a SentenceEncoder: read it, write it, and describe it in a model card.
+"""The folder of a SentenceEncoder: read it, write it, upload it.
 
 `SentenceEncoder.from_pretrained` and `save_pretrained` are the door to this file. The other files of this
 package know one part of a folder each: st_folder.py the settings, load.py and save.py the encoder,
@@ -7,7 +7,6 @@ tokenizers.py the tokenizer, model_card.py the text of the card.
 
 import logging
 import os
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -16,16 +15,20 @@ import torch
 
 from tmft.checkpoints.hub import silence_hub
 from tmft.checkpoints.load import load_encoder_with_report, random_encoder_with_report
-from tmft.checkpoints.model_card import PLACEHOLDER_PATH, ModelCardData, UsageInfo, format_sentence_model_card
+from tmft.checkpoints.model_card import sentence_model_card
 from tmft.checkpoints.model_folder import MODEL_FILES, ModelFolder
-from tmft.checkpoints.save import compatibility_note, has_pooler, save_encoder, transformers_class
-from tmft.checkpoints.saved_modules import load_modules, to_saved_modules
-from tmft.checkpoints.st_folder import ModelSettings, check_static_settings, settings_to_files
+from tmft.checkpoints.save import save_encoder
+from tmft.checkpoints.st_folder import (
+    ModelSettings,
+    check_static_settings,
+    collect_settings,
+    read_settings,
+    settings_to_files,
+)
 from tmft.checkpoints.tokenizers import load_tokenizer, tokenizer_to_files
 from tmft.checkpoints.weights import parse_dtype
-from tmft.embedding.layer_mix import format_layer_mix, layer_mix_width, parse_layer_mix
+from tmft.embedding.layer_mix import parse_layer_mix
 from tmft.embedding.modules import Dense
-from tmft.embedding.similarity import SIMILARITIES
 from tmft.embedding.token_weights import TokenWeights
 from tmft.errors import InputError, check_choice, check_not_blank, describe_error
 from tmft.io.arguments import check_arguments
@@ -77,7 +80,7 @@ def model_from_folder(
     dtype: str | torch.dtype,
 ) -> "SentenceEncoder":
     """Return the model in an opened folder. The parameters are those of load_sentence_encoder."""
-    saved = folder.settings(pooling)
+    saved = read_settings(folder, pooling)
     pooling = saved.pooling or "mean"
     tokenizer = load_tokenizer(folder, saved.lower_case, saved.max_length)
     components = required_components(pooling)
@@ -88,8 +91,7 @@ def model_from_folder(
     num_layers, full_depth = len(encoder.layers), encoder.config.num_hidden_layers
     if layers == (num_layers,):
         layers = None  # the last hidden state
-    modules = load_modules(saved.modules)
-    if num_layers < full_depth and any(isinstance(module, Dense) for module in modules):
+    if num_layers < full_depth and any(isinstance(module, Dense) for module in saved.modules):
         log.warning(
             "the Dense after the pooling was trained on layer %d and now gets layer %d: fine-tune the "
             "model, or name a pooling to drop the Dense",
@@ -101,7 +103,7 @@ def model_from_folder(
         tokenizer,
         pooling,
         max_length,
-        modules,
+        saved.modules,
         source=folder.name,
         load_report=str(report),
         layers=layers,
@@ -129,8 +131,7 @@ def save_sentence_encoder(
     settings = check_can_be_saved(model)
     padding_side = FAMILIES[model.encoder.config.model_type].padding_side
     tokenizer_files = tokenizer_to_files(model.tokenizer, model.max_length, padding_side)
-    is_static = not model.tokenizer.add_special_tokens
-    settings_files = settings_to_files(settings, model.tokenizer.vocabulary, is_static, dtype)
+    settings_files = settings_to_files(settings, model.tokenizer, dtype)
     with replacing_files(folder, stale=MODEL_FILES) as new:
         save_encoder(model.encoder, new, dtype=dtype)
         for name, content in (tokenizer_files | settings_files).items():
@@ -166,71 +167,3 @@ def check_can_be_saved(model: "SentenceEncoder") -> ModelSettings:
     if not model.tokenizer.add_special_tokens:
         check_static_settings(model.pooling, model.token_weights is not None)
     return settings
-
-
-def collect_settings(model: "SentenceEncoder") -> ModelSettings:
-    """Return the settings that the folder of a model needs besides the encoder and the tokenizer.
-
-    They are the pooling, max_length, the prompts, the similarity function, the mix of layers, the token
-    weights, the modules after the pooling and truncate_dim.
-    """
-    check_choice("similarity_fn_name", model.similarity_fn_name, SIMILARITIES)
-    weights = model.token_weights
-    positional = weights is not None and weights.is_positional
-    return ModelSettings(
-        pooling=model.pooling,
-        max_length=model.max_length,
-        prompts=dict(model.prompts),
-        default_prompt_name=model.default_prompt_name,
-        similarity_fn_name=model.similarity_fn_name,
-        truncate_dim=model.truncate_dim,
-        include_prompt=model.include_prompt,
-        layer_mix=format_layer_mix(model.layers) if model.layers else None,
-        token_width=layer_mix_width(model.layers, model.encoder.config),
-        token_weights="no-prompt" if positional else None,
-        word_weights=None if weights is None or positional else weights.table.cpu(),
-        modules=to_saved_modules(model.head_modules),
-    )
-
-
-def sentence_model_card(
-    model: "SentenceEncoder",
-    data: ModelCardData | None = None,
-    name: str = PLACEHOLDER_PATH,
-    graph_file: str = "",
-) -> str:
-    """Return the model card of a model, the text of README.md, in Markdown.
-
-    data: training details and scores of a run; None: those that the model has. name: the folder or hub id
-    that the code snippets of the card load. graph_file: path in the folder of the ONNX graph that
-    the model is saved as, which is loaded by other code; '' if it is saved as weights.
-    """
-    config, num_layers = collect_settings(model), len(model.encoder.layers)
-    data = data or model.card_data or ModelCardData()
-    if data.kept_layers is None and model.encoder.kept_layers is not None:
-        data = replace(data, kept_layers=model.encoder.kept_layers)
-    usage = UsageInfo(
-        transformers_class(model.encoder),
-        config.is_plain_mean,
-        has_pooler(model.encoder),
-        describe_compatibility(model),
-        graph_file,
-    )
-    return format_sentence_model_card(
-        model.source,
-        num_layers,
-        model.encoder.config.vocab_size,
-        f" {num_layers} of {num_layers} layer" not in model.load_report,
-        config.layer_mix or str(num_layers),
-        model.dimensions,
-        model.pooling,
-        model.max_length,
-        usage,
-        data,
-        name,
-    )
-
-
-def describe_compatibility(model: "SentenceEncoder") -> str:
-    """Return what other libraries compute differently with the folder of a model; '' if nothing."""
-    return f"{collect_settings(model).compatibility_note} {compatibility_note(model.encoder)}".strip()

@@ -1,37 +1,48 @@
 """Read and write the folder of a sentence-transformers model, except for its encoder and its tokenizer.
 
 modules.json lists the modules that are applied to a sentence, in this order: Transformer, WordWeights if
-tokens are weighted, Pooling, then any number of HEAD_MODULES, each in its own subfolder. In a static model,
+tokens are weighted, Pooling, then any number of MODULE_CLASSES, each in its own subfolder. In a static model,
 StaticEmbedding takes the place of the first three. Settings that sentence-transformers does not support are
 stored in tmft.json; the files of sentence-transformers then contain the closest setting that it supports.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from tmft.checkpoints.model_folder import (
+    MODULES_WITH_WEIGHTS,
+    STATIC_EMBEDDING,
+    WORD_WEIGHTS,
+    ModelFolder,
+    ModuleEntry,
+    check_known_keys,
+)
 from tmft.checkpoints.save import save_tensors
+from tmft.embedding.layer_mix import format_layer_mix, layer_mix_width
+from tmft.embedding.modules import MODULE_CLASSES
 from tmft.embedding.prompts import NO_PROMPTS
-from tmft.errors import InputError, did_you_mean, short_repr
-from tmft.io.files import UnsupportedError, get_typed, is_plain_name
+from tmft.embedding.similarity import SIMILARITIES
+from tmft.errors import InputError, check_choice, describe_error, did_you_mean, short_repr
+from tmft.io.files import get_typed, reading
 from tmft.pooling import POOLINGS
+from tmft.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from tmft.sentence_encoder import SentenceEncoder
 
 TMFT_FORMAT = 1  # of tmft.json; another number means that its keys have another meaning
 # Poolings whose keys all versions of sentence-transformers know: they are written even if they are false.
 POOLING_KEYS = ("cls", "mean", "max", "mean_sqrt_len_tokens")
 # The order in which sentence-transformers concatenates poolings.
 CONCAT_ORDER = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
-STATIC_EMBEDDING = "StaticEmbedding"  # the module that takes the place of Transformer in a static model
-WORD_WEIGHTS = "WordWeights"  # the module with a weight for each word of the vocabulary
-HEAD_MODULES = ("Dense", "LayerNorm", "Normalize")  # the modules after the pooling that tmft can run
-OWN_PACKAGE = "sentence_transformers."  # what the class of a module that tmft can run begins with
-
 # For each file the keys that it may have. The values are those under which the result is the same as without
 # the key; None: the key is read. Everything else is refused (check_known_keys), since sentence-transformers
 # would compute other embeddings than tmft.
@@ -75,7 +86,6 @@ HEAD_CONFIG_KEYS: dict[str, dict[str, tuple[object, ...] | None]] = {
         "module_input_name": ("sentence_embedding",),
         "module_output_name": ("sentence_embedding",),
     },
-    WORD_WEIGHTS: dict.fromkeys(("vocab", "word_weights", "unknown_word_weight")),
 }
 TMFT_KEYS: dict[str, tuple[object, ...] | None] = dict.fromkeys(
     ("format", "pooling", "layer_mix", "token_weights", "prompts", "default_prompt_name")
@@ -86,20 +96,7 @@ ST_MODEL_TYPES = ("SentenceTransformer",)
 TEXT_MODALITY = {"method": "forward", "method_output_name": "last_hidden_state"}
 
 
-@dataclass
-class SavedModule:
-    """A module as it is stored in a folder: usually one after the pooling, or the WordWeights before it.
-
-    kind: the name of its class, one of HEAD_MODULES or WORD_WEIGHTS.
-    config: the content of its config.json.
-    weights: its tensors, under the names that they have in its model.safetensors.
-    folder: the folder from which it was read, for messages; '' for a module that is to be written.
-    """
-
-    kind: str
-    config: dict[str, Any] = field(default_factory=dict)
-    weights: dict[str, Tensor] = field(default_factory=dict)
-    folder: str = ""
+log: logging.Logger = logging.getLogger("tmft")
 
 
 @dataclass
@@ -134,7 +131,7 @@ class ModelSettings:
     token_width: int = 0
     token_weights: str | None = None
     word_weights: Tensor | None = None
-    modules: list[SavedModule] = field(default_factory=list)
+    modules: list[nn.Module] = field(default_factory=list)
 
     @property
     def tmft_only(self) -> dict[str, str | dict[str, str]]:
@@ -203,67 +200,120 @@ def is_prompt_template(text: str) -> bool:
 
 # ------------------------------------------------------------------------------- reading
 
-# Each of these functions takes the content of one file. A wrong value raises ValueError or TypeError, and
-# ModelFolder, which reads the files, adds the name of the file to the message.
 
+def read_settings(folder: ModelFolder, pooling: str | None = None) -> ModelSettings:
+    """Return the settings in a model folder, besides those of the encoder and the tokenizer.
 
-def check_known_keys(content: dict[str, Any], known: Mapping[str, Sequence[object] | None]) -> None:
-    """Raise UnsupportedError for a key that is not known: what nobody reads may change the result.
-
-    known: key -> the values under which the result is that of a file without the key; None if the caller
-    reads the key. Keys whose value is null or {} are as if they were absent.
+    pooling: the one that is used instead of that of the folder. If it is given, token weights, the modules
+    after the pooling, the number of dimensions to keep and the similarity function are ignored, and the files
+    of the modules are not read. If there is none anywhere, it is the usual one of the architecture.
+    Raises InputError if a file is damaged or missing, or if tmft cannot run one of the modules.
     """
-    for key, value in content.items():
-        if value is None or value == {}:
-            continue
-        if key not in known:
-            raise UnsupportedError(
-                f"the key {short_repr(key)} is {short_repr(value)}, and tmft does not know it: other "
-                "libraries may compute something else, so remove the key if it has no effect"
+    st_config = folder.parse_json("config_sentence_transformers.json", parse_st_config)
+    tmft_json = folder.parse_json("tmft.json", parse_tmft_json)
+    transformer = folder.parse_json(folder.transformer_config_file, parse_transformer_config)
+    pooling_config: dict[str, Any] = {}
+    pooling_folder = folder.subfolder_of("Pooling") if folder.modules else "1_Pooling"
+    if pooling_folder is not None and pooling is None:
+        check_is_complete(folder, pooling_folder)
+        pooling_config = folder.parse_json(f"{pooling_folder}/config.json", parse_pooling_config)
+    prompts = NO_PROMPTS | st_config["prompts"] | tmft_json.get("prompts", {})
+    settings = ModelSettings(**st_config | pooling_config | tmft_json | transformer | {"prompts": prompts})
+    if (name := settings.default_prompt_name) not in (None, *prompts):
+        known = f"{', '.join(prompts)}{did_you_mean(str(name), prompts)}"
+        problem = f"no prompt of the default_prompt_name {short_repr(name)}"
+        raise InputError(f"{problem} ({folder.path}): choose one of {known}")
+    kinds = [module.kind for module in folder.modules]
+    if kinds and kinds[0] not in ("Transformer", STATIC_EMBEDDING):
+        raise InputError(
+            f"{folder.path}/modules.json begins with a {kinds[0]}, which tmft cannot run: use a model whose "
+            "first module is the Transformer of sentence-transformers"
+        )
+    if pooling is not None:
+        return replace(
+            settings,
+            pooling=pooling,
+            similarity_fn_name="cosine",
+            truncate_dim=None,
+            token_weights=None,
+            include_prompt=True,
+        )
+    settings.pooling = settings.pooling or usual_pooling(folder)
+    if settings.similarity_fn_name not in SIMILARITIES:
+        log.warning(
+            "%s has similarity_fn_name %s: embeddings are compared by their cosine",
+            folder.path,
+            settings.similarity_fn_name,
+        )
+        settings.similarity_fn_name = "cosine"
+    if (word_weights := folder.subfolder_of(WORD_WEIGHTS)) is not None:
+        if settings.pooling != "mean" and folder.find("tmft.json") is None:
+            raise InputError(
+                f"{folder.path} weights tokens ({WORD_WEIGHTS}) before the pooling {settings.pooling!r}, "
+                "which tmft cannot run: name a `pooling`, which is then used without these weights and "
+                "without modules after it",
+                "pooling",
             )
-        supported = known[key]
-        if supported is not None and not any(type(value) is type(one) and value == one for one in supported):
-            raise UnsupportedError(
-                f"{key} is {short_repr(value)}, which tmft does not support: other libraries compute "
-                "something else with it, so use a model without it"
+        files = folder.open_weights(word_weights)
+        if files.names != ["emb_layer.weight"]:
+            raise InputError(
+                f"{files.path} has {', '.join(files.names)}: a {WORD_WEIGHTS} has emb_layer.weight alone"
             )
+        settings.word_weights = files.read_tensors(files.names)["emb_layer.weight"].float().flatten()
+    if problem := find_chain_problem(kinds) if kinds else "":
+        raise InputError(
+            f"{folder.path}/modules.json {problem}, which tmft cannot run: name a `pooling`, which is then "
+            "used without modules after it",
+            "pooling",
+        )
+    settings.modules = [
+        read_module(folder, entry) for entry in folder.modules if entry.kind in MODULE_CLASSES
+    ]
+    return settings
 
 
-class ModuleEntry(NamedTuple):
-    """A line of modules.json: the class of a module and its subfolder ('': none).
+def check_is_complete(folder: ModelFolder, pooling_folder: str) -> None:
+    """Raise InputError if a folder has modules, but no modules.json, or a Pooling without its file.
 
-    kind: the name of the class without its package, if sentence-transformers has the class; else its full
-    name, as another package's class computes something else.
+    Else the embeddings would be those of the plain mean. pooling_folder: that of the Pooling.
     """
+    missing, reason = "", ""
+    if folder.modules and folder.find(f"{pooling_folder}/config.json") is None:
+        missing, reason = f"{pooling_folder}/config.json", "modules.json names it"
+    for path in [] if folder.modules else sorted(folder.path.glob("[0-9]*_*/")):
+        if path.name.partition("_")[2] in (WORD_WEIGHTS, *MODULE_CLASSES):
+            missing, reason = "modules.json", f"it has {path.name}"
+    if missing:
+        remedy = "restore the file, or name a `pooling`, which is then used without modules after it"
+        raise InputError(f"no {missing} in {folder.name}, but {reason}: {remedy}", "pooling")
 
-    kind: str
-    subfolder: str
 
+def usual_pooling(folder: ModelFolder) -> str:
+    """Return the pooling of a folder that states none, and log it.
 
-def parse_modules(entries: list[dict[str, Any]]) -> list[ModuleEntry]:
-    """Return the modules that a modules.json lists; each is in the folder itself or directly below it."""
-    modules = []
-    names = [str(entry["name"]) for entry in entries if entry.get("name") is not None]
-    if repeated := [name for name in names if names.count(name) > 1]:  # the last one alone would be run
-        raise ValueError(f"the name {short_repr(repeated[0])} occurs twice")
-    for entry in entries:
-        kind, subfolder = (get_typed(entry, key, str) or "" for key in ("type", "path"))
-        kind = kind.rpartition(".")[2] if kind.startswith(OWN_PACKAGE) else kind
-        if not subfolder.startswith("/"):
-            subfolder = subfolder.removeprefix("./").rstrip("/")
-        subfolder = "" if subfolder == "." else subfolder
-        check_known_keys(entry, {"idx": None, "name": None, "path": None, "type": None, "kwargs": ([],)})
-        if subfolder and not is_plain_name(subfolder):
-            raise ValueError(f"a {kind} is in {short_repr(subfolder)}, not in a folder directly below")
-        modules.append(ModuleEntry(kind, subfolder))
-    return modules
+    It is "mean", and without modules.json "lasttoken" for a causal language model: the first name in
+    "architectures" of config.json ends with ForCausalLM, and "is_causal" is not false. This is the choice of
+    sentence-transformers 6.2.
+    """
+    config = folder.config_dict
+    architectures = config.get("architectures")
+    first = architectures[0] if isinstance(architectures, list) and architectures else ""
+    is_causal = str(first).endswith("ForCausalLM") and bool(config.get("is_causal", True))
+    pooling = "lasttoken" if is_causal and not folder.modules else "mean"
+    log.log(
+        logging.INFO if pooling == "mean" else logging.WARNING,
+        "%s states no pooling: its architecture is usually pooled by %s, which is used",
+        folder.name,
+        pooling,
+    )
+    return pooling
 
 
 def find_chain_problem(kinds: list[str]) -> str:
     """Return what is wrong with the order of the modules in a modules.json; '' if nothing is.
 
     kinds: their classes. A sentence passes a Transformer, WordWeights (if any), a Pooling, then any number of
-    HEAD_MODULES; in a static model a StaticEmbedding takes the place of the first three.
+    MODULE_CLASSES; in a static model a StaticEmbedding takes the place of the first three.
     """
     first, *others = kinds
     if foreign := [kind for kind in kinds if "." in kind]:
@@ -275,9 +325,53 @@ def find_chain_problem(kinds: list[str]) -> str:
         if "Pooling" not in others:
             return "has no Pooling, so that a sentence has an embedding for each token"
         return f"has {', '.join(kinds)} in this order, where a Pooling follows the Transformer"
-    if strange := [kind for kind in others[len(before_head) :] if kind not in HEAD_MODULES]:
+    if strange := [kind for kind in others[len(before_head) :] if kind not in MODULE_CLASSES]:
         return f"has a {short_repr(strange[0])} after the pooling"
     return ""
+
+
+def read_module(folder: ModelFolder, entry: ModuleEntry) -> nn.Module:
+    """Return a module after the pooling, in float32, with its weights.
+
+    Raises InputError if tmft cannot run it, or if a file is damaged.
+    """
+    config_file = f"{entry.subfolder}/config.json"
+    config = folder.read_json(config_file)
+    try:
+        with reading(folder.path / config_file):
+            check_known_keys(config, HEAD_CONFIG_KEYS[entry.kind])
+            activation = config.get("activation_function")
+            if activation is not None and not str(activation).startswith("torch.nn."):
+                raise ValueError(
+                    f"activation_function is {short_repr(activation)}, which is no class of torch.nn"
+                )
+    except InputError as error:
+        raise InputError(
+            f"{error}, or name a `pooling`, which is then used without modules after it", "pooling"
+        ) from None
+    files = folder.open_weights(entry.subfolder) if entry.kind in MODULES_WITH_WEIGHTS else None
+    weights = {} if files is None else files.read_tensors(files.names)
+    try:
+        with torch.device("meta"):  # allocates nothing, whatever sizes config.json claims
+            module = MODULE_CLASSES[entry.kind].from_config(config)
+        # A copy: a tensor of a file may begin at any address, on which the last bits of sums depend.
+        module.load_state_dict(
+            {
+                name.removeprefix(module.weight_prefix): weight.float().clone()
+                for name, weight in weights.items()
+            },
+            assign=True,
+        )
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise InputError(
+            f"{folder.path / entry.subfolder} is not a complete {entry.kind} ({describe_error(error)}): "
+            "restore its files"
+        ) from None
+    return module
+
+
+# Each of the next functions takes the content of one file. A wrong value raises ValueError or TypeError, and
+# ModelFolder, which reads the files, adds the name of the file to the message.
 
 
 def parse_st_config(content: dict[str, Any]) -> dict[str, Any]:
@@ -292,12 +386,12 @@ def parse_st_config(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_tmft_json(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of ModelSettings that a tmft.json states."""
+    """Return the fields of ModelSettings that a tmft.json states; they replace those of the other files."""
     if (number := content.get("format", TMFT_FORMAT)) != TMFT_FORMAT:
         raise ValueError(f"its format is {short_repr(number)}, this version of tmft reads {TMFT_FORMAT}")
     check_known_keys(content, TMFT_KEYS)
     names = {key: get_typed(content, key, str) for key in ("pooling", "layer_mix", "token_weights")}
-    return parse_prompts(content) | names
+    return {key: value for key, value in (parse_prompts(content) | names).items() if value is not None}
 
 
 def parse_prompts(content: dict[str, Any]) -> dict[str, Any]:
@@ -345,50 +439,35 @@ def parse_pooling_config(content: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def parse_module_config(content: dict[str, Any], kind: str) -> dict[str, Any]:
-    """Return the config.json of a module after the pooling unchanged, if tmft can run the module.
-
-    kind: one of HEAD_MODULES or WORD_WEIGHTS.
-    """
-    check_known_keys(content, HEAD_CONFIG_KEYS[kind])
-    activation = content.get("activation_function")
-    if activation is not None and not str(activation).startswith("torch.nn."):
-        raise ValueError(f"activation_function is {short_repr(activation)}, which is no class of torch.nn")
-    return content
-
-
-def merge_settings(
-    st_config: dict[str, Any],
-    tmft_json: dict[str, Any],
-    transformer_config: dict[str, Any],
-    pooling_config: dict[str, Any],
-) -> ModelSettings:
-    """Return the settings of a folder. Prompts and pooling in tmft.json replace those of the other files."""
-    settings = ModelSettings(**st_config | pooling_config | tmft_json | transformer_config)
-    settings.prompts = NO_PROMPTS | st_config["prompts"] | tmft_json["prompts"]
-    settings.pooling = settings.pooling or pooling_config.get("pooling")
-    if settings.default_prompt_name is None:
-        settings.default_prompt_name = st_config["default_prompt_name"]
-    if (default := settings.default_prompt_name) is not None and default not in settings.prompts:
-        known = f"{', '.join(settings.prompts)}{did_you_mean(default, settings.prompts)}"
-        raise ValueError(f"no prompt of the default_prompt_name {short_repr(default)}: choose one of {known}")
-    return settings
-
-
-def default_pooling(config: dict[str, Any]) -> str:
-    """Return the pooling of a folder without modules.json: "lasttoken" for a causal model, else "mean".
-
-    config: the content of config.json. It is that of a causal language model if the first name in
-    "architectures" ends with ForCausalLM, unless its "is_causal" is false. This is the choice of
-    sentence-transformers 6.2.
-    """
-    architectures = config.get("architectures")
-    first = architectures[0] if isinstance(architectures, list) and architectures else ""
-    is_causal = str(first).endswith("ForCausalLM") and bool(config.get("is_causal", True))
-    return "lasttoken" if is_causal else "mean"
-
-
 # ------------------------------------------------------------------------------- writing
+
+
+def collect_settings(model: "SentenceEncoder") -> ModelSettings:
+    """Return the settings that the folder of a model needs besides the encoder and the tokenizer.
+
+    Raises InputError if a module after the pooling is of a class that cannot be saved.
+    """
+    check_choice("similarity_fn_name", model.similarity_fn_name, SIMILARITIES)
+    modules = [*model.head_modules]
+    if other := [module for module in modules if type(module) not in MODULE_CLASSES.values()]:
+        known = ", ".join(MODULE_CLASSES)
+        raise InputError(f"a {type(other[0]).__name__} after the pooling cannot be saved: use one of {known}")
+    weights = model.token_weights
+    positional = weights is not None and weights.is_positional
+    return ModelSettings(
+        pooling=model.pooling,
+        max_length=model.max_length,
+        prompts=dict(model.prompts),
+        default_prompt_name=model.default_prompt_name,
+        similarity_fn_name=model.similarity_fn_name,
+        truncate_dim=model.truncate_dim,
+        include_prompt=model.include_prompt,
+        layer_mix=format_layer_mix(model.layers) if model.layers else None,
+        token_width=layer_mix_width(model.layers, model.encoder.config),
+        token_weights="no-prompt" if positional else None,
+        word_weights=None if weights is None or positional else weights.table.cpu(),
+        modules=modules,
+    )
 
 
 def check_static_settings(pooling: str, has_token_weights: bool) -> None:
@@ -406,71 +485,73 @@ def check_static_settings(pooling: str, has_token_weights: bool) -> None:
 
 
 def settings_to_files(
-    config: ModelSettings, vocabulary: list[str], is_static: bool, dtype: torch.dtype
+    settings: ModelSettings, tokenizer: Tokenizer, dtype: torch.dtype
 ) -> dict[str, str | Callable[[Path], None]]:
     """Return {file name: content} of the settings, in files that all sentence-transformers versions read.
 
     A content is what write_file takes.
-    vocabulary: the tokens in the order of their ids, which are written with the word weights. is_static:
-    whether the model is static. dtype: the dtype of the encoder and of the modules after the pooling, because
-    sentence-transformers needs the same one in both.
+    tokenizer: that of the model, whose vocabulary is written with the word weights. dtype: the dtype of the
+    encoder and of the modules after the pooling, because sentence-transformers needs the same one in both.
     Raises InputError if word weights come before a Dense and dtype is not float32: WordWeights returns
     float32, but sentence-transformers opens the Dense in dtype.
     """
-    has_head_weights = any(module.weights for module in config.modules)
-    if dtype != torch.float32 and config.word_weights is not None and has_head_weights:
+    has_head_weights = any([*module.parameters()] for module in settings.modules)
+    if dtype != torch.float32 and settings.word_weights is not None and has_head_weights:
         name = str(dtype).removeprefix("torch.")
         raise InputError(
             f"dtype {name}: sentence-transformers cannot run {WORD_WEIGHTS} before a Dense in it, choose "
             "float32",
             "dtype",
         )
-    tmft_only = config.tmft_only
-    base_modules = {"": STATIC_EMBEDDING} if is_static else {"": "Transformer", "1_Pooling": "Pooling"}
-    saved_modules = {  # subfolder -> module
-        f"{number}_{module.kind}": module
-        for number, module in enumerate(config.modules, start=len(base_modules))
-    }
+    is_static = not tokenizer.add_special_tokens
     # subfolder -> name of the class
-    kinds = base_modules | {path: module.kind for path, module in saved_modules.items()}
-    if config.word_weights is not None:
+    kinds = {"": STATIC_EMBEDDING} if is_static else {"": "Transformer", "1_Pooling": "Pooling"}
+    contents: dict[str, Any] = {}  # of JSON files
+    weights: dict[str, dict[str, Tensor]] = {}  # of the modules in subfolders
+    for number, module in enumerate(settings.modules, start=len(kinds)):
+        kind = type(module).__name__
+        subfolder = f"{number}_{kind}"
+        kinds[subfolder], contents[f"{subfolder}/config.json"] = kind, module.config
+        prefix = module.weight_prefix
+        weights[subfolder] = {f"{prefix}{name}": value.cpu() for name, value in module.state_dict().items()}
+    if settings.word_weights is not None:
         kinds = {"": kinds.pop(""), "0_WordWeights": WORD_WEIGHTS, **kinds}
-        saved_modules["0_WordWeights"] = word_weights_module(config.word_weights, vocabulary)
+        values = settings.word_weights[: len(tokenizer.vocabulary)]
+        word_weights = dict(zip(tokenizer.vocabulary, values.tolist(), strict=True))
+        contents["0_WordWeights/config.json"] = {"vocab": [*word_weights], "word_weights": word_weights}
+        weights["0_WordWeights"] = {"emb_layer.weight": values[:, None].clone()}
 
-    templates = config.prompt_templates
+    templates, default_prompt_name = settings.prompt_templates, settings.default_prompt_name
     prompts = {
-        name: text.removesuffix("[X]") for name, text in config.prompts.items() if name not in templates
+        name: text.removesuffix("[X]") for name, text in settings.prompts.items() if name not in templates
     }
-    default_prompt_name = None if config.default_prompt_name in templates else config.default_prompt_name
-    truncate_dim = {} if config.truncate_dim is None else {"truncate_dim": config.truncate_dim}
-    # The oldest versions that read these files: sentence-transformers warns if its own version is older.
-    versions = {"sentence_transformers": "2.0.0", "transformers": "4.6.1", "pytorch": "1.8.1"}
-    pooling = config.pooling if config.pooling and config.pooling_is_supported else "mean"
-    contents: dict[str, Any] = {
-        "modules.json": [
-            {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
-            for n, (path, kind) in enumerate(kinds.items())
-        ],
-        "1_Pooling/config.json": pooling_config(pooling, config.token_width, config.include_prompt),
-        "sentence_bert_config.json": {"max_seq_length": config.max_length, "do_lower_case": False},
-        "config_sentence_transformers.json": {
-            "__version__": versions,
-            "prompts": NO_PROMPTS | prompts,
-            "default_prompt_name": default_prompt_name,
-            "similarity_fn_name": config.similarity_fn_name,
-            **truncate_dim,
-        },
-        "tmft.json": {"format": TMFT_FORMAT, **tmft_only},
+    pooling = settings.pooling if settings.pooling and settings.pooling_is_supported else "mean"
+    contents["modules.json"] = [
+        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for n, (path, kind) in enumerate(kinds.items())
+    ]
+    if not is_static:
+        contents["1_Pooling/config.json"] = pooling_config(
+            pooling, settings.token_width, settings.include_prompt
+        )
+        contents["sentence_bert_config.json"] = {
+            "max_seq_length": settings.max_length,
+            "do_lower_case": False,
+        }
+    contents["config_sentence_transformers.json"] = {
+        # The oldest versions that read these files: sentence-transformers warns if its own version is older.
+        "__version__": {"sentence_transformers": "2.0.0", "transformers": "4.6.1", "pytorch": "1.8.1"},
+        "prompts": NO_PROMPTS | prompts,
+        "default_prompt_name": None if default_prompt_name in templates else default_prompt_name,
+        "similarity_fn_name": settings.similarity_fn_name,
+        **({} if settings.truncate_dim is None else {"truncate_dim": settings.truncate_dim}),
     }
-    for name in ["1_Pooling/config.json", "sentence_bert_config.json"] if is_static else []:
-        del contents[name]
-    if not tmft_only:
-        del contents["tmft.json"]
-    contents |= {f"{path}/config.json": module.config for path, module in saved_modules.items()}
+    if tmft_only := settings.tmft_only:
+        contents["tmft.json"] = {"format": TMFT_FORMAT, **tmft_only}
     tensors: dict[str, str | Callable[[Path], None]] = {
-        f"{path}/model.safetensors": partial(save_tensors, module.weights, dtype=dtype)
-        for path, module in saved_modules.items()
-        if module.weights
+        f"{subfolder}/model.safetensors": partial(save_tensors, values, dtype=dtype)
+        for subfolder, values in weights.items()
+        if values
     }
     return tensors | {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}
 
@@ -491,15 +572,3 @@ def pooling_config(pooling: str, hidden_size: int, include_prompt: bool) -> dict
     if not include_prompt:
         config["include_prompt"] = False
     return config
-
-
-def word_weights_module(weights: Tensor, vocabulary: list[str]) -> SavedModule:
-    """Return a WordWeights module, ready to be written.
-
-    weights: (V,) or longer, a weight for each token. vocabulary: the V tokens. Both are in the order of the
-    token ids.
-    """
-    values = weights[: len(vocabulary)]
-    word_weights = dict(zip(vocabulary, values.tolist(), strict=True))
-    config = {"vocab": vocabulary, "word_weights": word_weights}
-    return SavedModule(WORD_WEIGHTS, config, {"emb_layer.weight": values[:, None].clone()})

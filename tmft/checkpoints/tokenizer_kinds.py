@@ -41,7 +41,7 @@ class TokenizerKind:
 
     # The usual special tokens by their names in transformers, such as {"pad_token": "[PAD]"}.
     special_tokens: dict[str, str] = field(default_factory=dict)
-    # What is put around one text, and around two, in the syntax of processors.TemplateProcessing; and the names
+    # What is put around one text, and around two, in the syntax of TemplateProcessing; and the names
     # of the tokens in it, which the vocabulary has to have. "": only a tokenizer.json can say it.
     template: str = ""
     pair_template: str = ""

@@ -132,7 +132,7 @@ def read_vocabulary_files(
         if all(backend.token_to_id(texts[name]) is not None for name in kind.template_tokens):
             return backend, kind
     if not found:
-        of_class = f" of the class {short_repr(config.class_name)}" if config.class_name else ""
+        of_class = f" of the class {short_repr(config.class_name)}" if files and config.class_name else ""
         raise InputError(
             f"no tokenizer{of_class} in {folder.name}: expected tokenizer.json, or vocab.txt (BERT), "
             "vocab.json and merges.txt (RoBERTa), spm.model (DeBERTa) or spiece.model (T5); for any other "
@@ -251,7 +251,9 @@ def add_closing_token(tokenizer: Tokenizer) -> None:
     if eos_token is None:
         raise InputError("the tokenizer has no eos_token to add after a text: name one in its files")
     backend, (before, _) = tokenizer.backend, tokenizer.num_special_tokens
-    ids = [*tokenizer.encode_batch([""], add_special_tokens=True)[0], backend.token_to_id(eos_token)]
+    eos_id = backend.token_to_id(eos_token)
+    assert eos_id is not None  # special_tokens are tokens of the vocabulary
+    ids = [*tokenizer.encode_batch([""], add_special_tokens=True)[0], eos_id]
     names = [f"t{id}" for id in ids]
     first, last = names[:before], names[before:]
     backend.post_processor = processors.TemplateProcessing(

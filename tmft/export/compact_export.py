@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tmft.checkpoints.compact import LAYOUT_KEY, LAYOUT_VERSION, pack_weights
-from tmft.checkpoints.sentence_folder import collect_settings
+from tmft.checkpoints.st_folder import collect_settings
 from tmft.embedding.modules import Dense, Normalize
 from tmft.errors import InputError
 from tmft.export import numpy_encoder

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from tmft.checkpoints.model_card import PLACEHOLDER_PATH, ModelCardData
-from tmft.checkpoints.sentence_folder import sentence_model_card
+from tmft.checkpoints.model_card import PLACEHOLDER_PATH, ModelCardData, sentence_model_card
 from tmft.checkpoints.weights import DTYPES
 from tmft.embedding.modules import Dense
 from tmft.errors import InputError, check_choice

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.save import weight_bytes
+from tmft.checkpoints.st_folder import read_settings
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.embedding.prompts import Prompt, choose_prompt
 from tmft.errors import InputError
@@ -161,7 +162,7 @@ class OnnxEncoder:
 
     def __init__(self, folder: Path):
         model_folder = ModelFolder(folder)
-        config = model_folder.settings()
+        config = read_settings(model_folder)
         assert config.max_length is not None  # write_onnx has stated it
         self.max_length = config.max_length
         self.tokenizer = load_tokenizer(model_folder, config.lower_case, config.max_length)

@@ -20,10 +20,9 @@ from torch import nn
 
 from tmft.callbacks import EpochResult
 from tmft.checkpoints.hub import is_hub_id
-from tmft.checkpoints.model_card import ModelCardData, display_name
+from tmft.checkpoints.model_card import ModelCardData, display_name, sentence_model_card
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.save import save_tensors
-from tmft.checkpoints.sentence_folder import sentence_model_card
 from tmft.checkpoints.weights import WeightFiles
 from tmft.datasets.task_lookup import get_task, replace_files, validate_task
 from tmft.device import choose_precision

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from tmft.callbacks import Callback
-from tmft.checkpoints.sentence_folder import describe_compatibility
+from tmft.checkpoints.model_card import describe_compatibility
+from tmft.checkpoints.st_folder import read_settings
 from tmft.data import Examples
 from tmft.datasets.task_lookup import subsample_train
 from tmft.device import choose_precision
@@ -77,7 +78,7 @@ def train_run(
             run.init_folder, config.num_loaded_layers, config.pooling, config.max_length, config.init
         )
         model.to(processes.device).source = config.init_from or config.ckpt
-        if processes.rank == 0 and (mix := run.init_folder.settings(config.pooling).layer_mix):
+        if processes.rank == 0 and (mix := read_settings(run.init_folder, config.pooling).layer_mix):
             log.warning(
                 "%s pools a mean of layers, %s: training pools the last layer alone", model.source, mix
             )
