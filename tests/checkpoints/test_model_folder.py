@@ -47,12 +47,6 @@ def test_a_config_of_an_encoder_at_the_top_wins_over_a_subfolder(transformer):
     assert ModelFolder(transformer).encoder_subfolder == ""
 
 
-def test_a_config_that_was_removed_after_the_folder_was_opened_is_named(transformer):
-    (transformer / "0_Transformer/config.json").unlink()
-    with pytest.raises(InputError, match="0_Transformer/config.json cannot be read"):
-        _ = ModelFolder(transformer).config_dict
-
-
 @pytest.fixture
 def transformer(tiny_folder) -> Path:
     return move_first_module(tiny_folder, "0_Transformer")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tmft.checkpoints.hub import KNOWN_CHECKPOINTS
-from tmft.checkpoints.st_folder import collect_settings
-from tmft.encoder import BaseEncoder
+from tmft.checkpoints.st_folder import compatibility_note, tmft_settings
+from tmft.embedding.layer_mix import format_layer_mix
 from tmft.errors import sanitize
 from tmft.io.formatting import MAX_NAME_LENGTH, escape_markdown
 from tmft.models.families import FAMILIES
@@ -85,7 +85,7 @@ def sentence_model_card(
     that the code snippets load. graph_file: path in the folder of the ONNX file, or of encode.py of the
     compact format; '' if the model is stored as weights.
     """
-    settings, encoder = collect_settings(model), model.encoder
+    encoder = model.encoder
     data = data or model.card_data or ModelCardData()
     num_layers = len(encoder.layers)
     first_layers = tuple(range(num_layers))
@@ -113,6 +113,7 @@ def sentence_model_card(
     elif keeps_first:
         made = "Made by" if is_truncated and data.results else "Saved by tmft, a library for"
         made += " truncated model fine-tuning (Rep, Dukić and Šnajder, Findings of EMNLP 2024)"
+    layers = format_layer_mix(model.layers or (num_layers,))
     language, license_name = KNOWN_CHECKPOINTS.get(base, ("", ""))
     note = escape_markdown(describe_compatibility(model), MAX_NOTE_LENGTH)
     warning = f"**In other libraries:** {note}\n\n" if note else ""
@@ -123,11 +124,11 @@ def sentence_model_card(
         snippet = graph_snippet(name, model.max_length, graph_file)
     else:
         snippet = sentence_transformers_snippet(name)
-        in_transformers = transformers_section(encoder, settings.is_plain_mean, name)
+        in_transformers = transformers_section(model, name)
     return format_model_card(
         title,
         f"""
-Hidden state {settings.layer_mix or num_layers}, pooling {model.pooling!r}, {model.dimensions} dimensions, \
+Hidden state {layers}, pooling {model.pooling!r}, {model.dimensions} dimensions, \
 at most {model.max_length} tokens.
 A vocabulary of {encoder.config.vocab_size:,} tokens. {made}.
 
@@ -157,7 +158,7 @@ def describe_compatibility(model: "SentenceEncoder") -> str:
             " self-attention are missing: the first output, last_hidden_state[:, 0] of one start token, does"
             " not need them."
         )
-    return f"{collect_settings(model).compatibility_note} {note}".strip()
+    return f"{compatibility_note(model)} {note}".strip()
 
 
 def describe_depth(num_layers: int, kept_layers: Sequence[int] | None) -> str:
@@ -217,16 +218,18 @@ def graph_snippet(model_name: str, max_length: int, graph_file: str) -> str:
 >>> [embeddings] = session.run(["sentence_embedding"], {{"input_ids": ids, "attention_mask": mask}})"""
 
 
-def transformers_section(encoder: BaseEncoder, is_plain_mean: bool, model_name: str) -> str:
+def transformers_section(model: "SentenceEncoder", model_name: str) -> str:
     """Return the section that shows how to use the model in transformers; '' if that is not possible.
 
-    is_plain_mean: whether an embedding is the mean of the last hidden states and nothing else. model_name:
-    the folder or hub id that the code loads.
+    model_name: the folder or hub id that the code loads.
     """
-    family = FAMILIES[encoder.config.model_type]
-    name, components = family.transformers_class, encoder.config.components
-    if not name or len(encoder.layers) < family.min_layers or "decoder" in components:
+    family, components = FAMILIES[model.encoder.config.model_type], model.encoder.config.components
+    name = family.transformers_class
+    if not name or len(model.encoder.layers) < family.min_layers or "decoder" in components:
         return ""
+    more = [*model.head_modules] or model.prompt or tmft_settings(model) or model.truncate_dim
+    is_plain_mean = not more and model.pooling == "mean" and model.include_prompt
+    is_plain_mean = is_plain_mean and model.token_weights is None
     scope = "" if is_plain_mean else " up to the hidden states, which then have to be pooled as above"
     # with a pooler, transformers would warn that its weights, which are not in the files, are missing
     no_pooler = ", add_pooling_layer=False" if "pooler" in family.components and not components else ""

@@ -77,14 +77,6 @@ class ModuleEntry(NamedTuple):
     subfolder: str
 
 
-class FileState(NamedTuple):
-    """What changes when a file is written or replaced: its size in bytes, time of change and inode."""
-
-    size: int
-    modified: int
-    inode: int
-
-
 class ModelFolder:
     """The opened folder of a model; names of files in it are relative to it, such as "1_Pooling/config.json".
 
@@ -95,7 +87,8 @@ class ModelFolder:
     path: Path
     name: str
     repository: HubRepository | None
-    states: dict[str, FileState | None]  # of each file that was looked for: its state then, None if absent
+    # Of each file that was looked for: what changes when it is written or replaced, None if it was absent.
+    states: dict[str, tuple[int, int, int] | None]
     contents: dict[str, Any]  # of each JSON file that was read
 
     def __init__(self, path: Path, name: str = "", repository: HubRepository | None = None):
@@ -252,8 +245,7 @@ class ModelFolder:
     def config_dict(self) -> dict[str, Any]:
         """The content of config.json; for a static model, which has none, the shape of its one matrix."""
         if not self.is_static:
-            name = self.in_encoder("config.json")
-            return read_json(self.path / name) if self.find(name) is None else self.read_json(name)
+            return self.read_json(self.in_encoder("config.json"))
         shapes = [tuple(tensor.shape) for tensor in self.weights.read_tensors(self.weights.names).values()]
         if len(shapes) != 1 or len(shapes[0]) != 2:
             expected = f"a {STATIC_EMBEDDING} has one, embedding.weight, of words by dimensions"
@@ -267,8 +259,6 @@ class ModelFolder:
         """
         with reading(self.path / self.in_encoder("config.json")):
             return config_from_dict(self.config_dict, components)
-
-    # ------------------------------------------------------------- the settings beside those of the encoder
 
     @cached_property
     def transformer_config_file(self) -> str:
@@ -293,13 +283,8 @@ class ModelFolder:
         weights: False leaves out the weights of the encoder, unless the model is static.
         """
         names = {*ST_CONFIG_FILES, "config.json", self.transformer_config_file}
-        names |= {
-            self.in_encoder(name)
-            for name in (
-                *("config.json", "sentence_bert_config.json"),
-                *(*TOKENIZER_CONFIG_FILES, *self.tokenizer_files()),
-            )
-        }
+        tokenizer_files = (*TOKENIZER_CONFIG_FILES, *self.tokenizer_files())
+        names |= {*map(self.in_encoder, ("config.json", "sentence_bert_config.json", *tokenizer_files))}
         for kind, subfolder in self.modules:
             if subfolder:
                 names.add(f"{subfolder}/config.json")
@@ -318,15 +303,15 @@ class ModelFolder:
         return all(read_file_state(self.path / name) == state for name, state in self.states.items())
 
 
-def read_file_state(path: Path) -> FileState | None:
-    """Return the state of a regular file; None if there is none at this path.
+def read_file_state(path: Path) -> tuple[int, int, int] | None:
+    """Return the size, the time of change and the inode of a regular file; None if there is none there.
 
     Raises InputError if a folder on the way may not be entered: the file may well be there.
     """
     state = file_state(path)
     if state is None or not stat.S_ISREG(state.st_mode):
         return None
-    return FileState(state.st_size, state.st_mtime_ns, state.st_ino)
+    return state.st_size, state.st_mtime_ns, state.st_ino
 
 
 def parse_modules(entries: list[dict[str, Any]]) -> list[ModuleEntry]:

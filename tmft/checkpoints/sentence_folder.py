@@ -19,9 +19,7 @@ from tmft.checkpoints.model_card import sentence_model_card
 from tmft.checkpoints.model_folder import MODEL_FILES, ModelFolder
 from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.st_folder import (
-    ModelSettings,
-    check_static_settings,
-    collect_settings,
+    check_can_be_saved,
     read_settings,
     settings_to_files,
 )
@@ -128,10 +126,10 @@ def save_sentence_encoder(
     """Write the folder of a model. `SentenceEncoder.save_pretrained` explains the parameters."""
     check_not_blank("folder", folder)
     folder, dtype = Path(folder), parse_dtype(dtype or "auto") or model.dtype
-    settings = check_can_be_saved(model)
+    check_can_be_saved(model)
     padding_side = FAMILIES[model.encoder.config.model_type].padding_side
     tokenizer_files = tokenizer_to_files(model.tokenizer, model.max_length, padding_side)
-    settings_files = settings_to_files(settings, model.tokenizer, dtype)
+    settings_files = settings_to_files(model, dtype)
     with replacing_files(folder, stale=MODEL_FILES) as new:
         save_encoder(model.encoder, new, dtype=dtype)
         for name, content in (tokenizer_files | settings_files).items():
@@ -159,11 +157,3 @@ def push_sentence_encoder(model: "SentenceEncoder", repo_id: str, private: bool)
             remedy = "check the name, the network and the token (HF_TOKEN, or hf auth login)"
             raise InputError(f"{problem} ({describe_error(error)}): {remedy}", "repo_id") from None
     return f"{api.endpoint}/{repo_id}"
-
-
-def check_can_be_saved(model: "SentenceEncoder") -> ModelSettings:
-    """Return the settings of a model. Raises InputError if it has something that cannot be saved."""
-    settings = collect_settings(model)
-    if not model.tokenizer.add_special_tokens:
-        check_static_settings(model.pooling, model.token_weights is not None)
-    return settings

@@ -33,7 +33,6 @@ from tmft.embedding.similarity import SIMILARITIES
 from tmft.errors import InputError, check_choice, describe_error, did_you_mean, short_repr
 from tmft.io.files import get_typed, reading
 from tmft.pooling import POOLINGS
-from tmft.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from tmft.sentence_encoder import SentenceEncoder
@@ -94,8 +93,6 @@ TMFT_KEYS: dict[str, tuple[object, ...] | None] = dict.fromkeys(
 ST_CONFIG_KEYS = ("__version__", "prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
 ST_MODEL_TYPES = ("SentenceTransformer",)
 TEXT_MODALITY = {"method": "forward", "method_output_name": "last_hidden_state"}
-
-
 log: logging.Logger = logging.getLogger("tmft")
 
 
@@ -112,7 +109,6 @@ class ModelSettings:
     truncate_dim: how many dimensions of an embedding are kept, the first ones; None keeps all.
     include_prompt: whether the tokens of a prompt are pooled.
     layer_mix: the hidden states whose mean is pooled, such as "1+12"; None means the last hidden state.
-    token_width: the dimensions of the token vectors that are pooled, to be written; 0 if it is not known.
     token_weights: the name of token weights that depend on positions, "no-prompt"; None if there are none.
     word_weights: (V,) float32, the weight of each token of the vocabulary in mean pooling; None if all
     weights are equal.
@@ -128,74 +124,9 @@ class ModelSettings:
     truncate_dim: int | None = None
     include_prompt: bool = True
     layer_mix: str | None = None
-    token_width: int = 0
     token_weights: str | None = None
     word_weights: Tensor | None = None
     modules: list[nn.Module] = field(default_factory=list)
-
-    @property
-    def tmft_only(self) -> dict[str, str | dict[str, str]]:
-        """The settings that sentence-transformers does not support: the content of tmft.json."""
-        # sentence-transformers applies word weights to the hidden states, tmft in the pooling. Both are the
-        # same before the mean alone, so before another pooling tmft.json says whose meaning the folder has.
-        tmft_weights = self.word_weights is not None and self.pooling != "mean"
-        settings = {
-            "pooling": None if self.pooling_is_supported and not tmft_weights else self.pooling,
-            "layer_mix": self.layer_mix,
-            "token_weights": self.token_weights,
-            "prompts": self.prompt_templates,
-            "default_prompt_name": self.default_prompt_name if is_prompt_template(self.prompt) else None,
-        }
-        return {key: value for key, value in settings.items() if value}
-
-    @property
-    def pooling_is_supported(self) -> bool:
-        """Whether sentence-transformers has every part of the pooling."""
-        poolings = (self.pooling or "mean").split("+")
-        return all(POOLINGS[name].sentence_transformers_key for name in poolings)
-
-    @property
-    def prompt(self) -> str:
-        """The text of the default prompt; '' if there is none."""
-        return "" if self.default_prompt_name is None else self.prompts[self.default_prompt_name]
-
-    @property
-    def prompt_templates(self) -> dict[str, str]:
-        """The prompts that are more than a prefix, which sentence-transformers does not support."""
-        return {name: text for name, text in self.prompts.items() if is_prompt_template(text)}
-
-    @property
-    def is_plain_mean(self) -> bool:
-        """Whether an embedding is the mean of the last hidden states and nothing else."""
-        more = self.modules or self.prompt or self.tmft_only or self.truncate_dim
-        more = more or self.word_weights is not None
-        return self.pooling == "mean" and self.include_prompt and not more
-
-    @property
-    def compatibility_note(self) -> str:
-        """What sentence-transformers computes differently with the folder, in sentences; '' if nothing."""
-        differences = {
-            "pooling": "has no pooling {!r} and takes the mean",
-            "layer_mix": "takes the last hidden state, not the mix {}",
-            "token_weights": "takes the plain mean of all tokens, without the token weights {}",
-        }
-        settings = self.tmft_only
-        if self.pooling_is_supported:
-            settings.pop("pooling", None)  # 1_Pooling has it, too
-        notes = [text.format(settings[key]) for key, text in differences.items() if key in settings]
-        notes += [f"leaves out the prompt {text!r}" for text in self.prompt_templates.values()]
-        if self.word_weights is not None and (self.word_weights == 0).any():
-            notes.append(
-                "gives a sentence whose words all have weight 0 a vector of zeros, instead of the plain mean"
-            )
-        if self.word_weights is not None and self.pooling != "mean":
-            notes.append(f"weights tokens differently before the pooling {self.pooling!r}")
-        return " ".join(f"sentence-transformers {note}." for note in notes)
-
-
-def is_prompt_template(text: str) -> bool:
-    """Return whether a prompt is more than a prefix: text after the sentence, or a mask token."""
-    return "[X" in text.removesuffix("[X]") or "[M]" in text
 
 
 # ------------------------------------------------------------------------------- reading
@@ -442,32 +373,14 @@ def parse_pooling_config(content: dict[str, Any]) -> dict[str, Any]:
 # ------------------------------------------------------------------------------- writing
 
 
-def collect_settings(model: "SentenceEncoder") -> ModelSettings:
-    """Return the settings that the folder of a model needs besides the encoder and the tokenizer.
-
-    Raises InputError if a module after the pooling is of a class that cannot be saved.
-    """
+def check_can_be_saved(model: "SentenceEncoder") -> None:
+    """Raise InputError if a model has something that cannot be saved."""
     check_choice("similarity_fn_name", model.similarity_fn_name, SIMILARITIES)
-    modules = [*model.head_modules]
-    if other := [module for module in modules if type(module) not in MODULE_CLASSES.values()]:
+    if other := [module for module in model.head_modules if type(module) not in MODULE_CLASSES.values()]:
         known = ", ".join(MODULE_CLASSES)
         raise InputError(f"a {type(other[0]).__name__} after the pooling cannot be saved: use one of {known}")
-    weights = model.token_weights
-    positional = weights is not None and weights.is_positional
-    return ModelSettings(
-        pooling=model.pooling,
-        max_length=model.max_length,
-        prompts=dict(model.prompts),
-        default_prompt_name=model.default_prompt_name,
-        similarity_fn_name=model.similarity_fn_name,
-        truncate_dim=model.truncate_dim,
-        include_prompt=model.include_prompt,
-        layer_mix=format_layer_mix(model.layers) if model.layers else None,
-        token_width=layer_mix_width(model.layers, model.encoder.config),
-        token_weights="no-prompt" if positional else None,
-        word_weights=None if weights is None or positional else weights.table.cpu(),
-        modules=modules,
-    )
+    if not model.tokenizer.add_special_tokens:
+        check_static_settings(model.pooling, model.token_weights is not None)
 
 
 def check_static_settings(pooling: str, has_token_weights: bool) -> None:
@@ -484,76 +397,137 @@ def check_static_settings(pooling: str, has_token_weights: bool) -> None:
         )
 
 
+def prompt_templates(model: "SentenceEncoder") -> dict[str, str]:
+    """Return the prompts that sentence-transformers lacks: those with text after the sentence, or [M]."""
+    return {
+        name: text
+        for name, text in model.prompts.items()
+        if "[X" in text.removesuffix("[X]") or "[M]" in text
+    }
+
+
+def word_weights(model: "SentenceEncoder") -> Tensor | None:
+    """Return the weight of each token of the vocabulary, if they do not depend on its position, or None."""
+    weights = model.token_weights
+    return None if weights is None or weights.is_positional else weights.table.cpu()
+
+
+def is_supported(pooling: str) -> bool:
+    """Return whether sentence-transformers has every part of a pooling."""
+    return all(POOLINGS[name].sentence_transformers_key for name in pooling.split("+"))
+
+
+def tmft_settings(model: "SentenceEncoder") -> dict[str, str | dict[str, str]]:
+    """Return the settings that sentence-transformers does not support: the content of tmft.json."""
+    weights, templates = model.token_weights, prompt_templates(model)
+    # sentence-transformers applies word weights to the hidden states, tmft in the pooling. Both are the
+    # same before the mean alone, so before another pooling tmft.json says whose meaning the folder has.
+    weights_differ = word_weights(model) is not None and model.pooling != "mean"
+    settings = {
+        "pooling": model.pooling if weights_differ or not is_supported(model.pooling) else None,
+        "layer_mix": format_layer_mix(model.layers) if model.layers else None,
+        "token_weights": "no-prompt" if weights is not None and weights.is_positional else None,
+        "prompts": templates,
+        "default_prompt_name": model.default_prompt_name if model.default_prompt_name in templates else None,
+    }
+    return {key: value for key, value in settings.items() if value}
+
+
+def compatibility_note(model: "SentenceEncoder") -> str:
+    """Return what sentence-transformers computes differently with the folder, in sentences; '' if nothing."""
+    settings, weights, notes = tmft_settings(model), word_weights(model), []
+    if not is_supported(model.pooling):
+        notes.append(f"has no pooling {model.pooling!r} and takes the mean")
+    if "layer_mix" in settings:
+        notes.append(f"takes the last hidden state, not the mix {settings['layer_mix']}")
+    if "token_weights" in settings:
+        notes.append(
+            f"takes the plain mean of all tokens, without the token weights {settings['token_weights']}"
+        )
+    notes += [f"leaves out the prompt {text!r}" for text in prompt_templates(model).values()]
+    if weights is not None and (weights == 0).any():
+        notes.append(
+            "gives a sentence whose words all have weight 0 a vector of zeros, instead of the plain mean"
+        )
+    if weights is not None and model.pooling != "mean":
+        notes.append(f"weights tokens differently before the pooling {model.pooling!r}")
+    return " ".join(f"sentence-transformers {note}." for note in notes)
+
+
 def settings_to_files(
-    settings: ModelSettings, tokenizer: Tokenizer, dtype: torch.dtype
+    model: "SentenceEncoder", dtype: torch.dtype
 ) -> dict[str, str | Callable[[Path], None]]:
     """Return {file name: content} of the settings, in files that all sentence-transformers versions read.
 
     A content is what write_file takes.
-    tokenizer: that of the model, whose vocabulary is written with the word weights. dtype: the dtype of the
-    encoder and of the modules after the pooling, because sentence-transformers needs the same one in both.
-    Raises InputError if word weights come before a Dense and dtype is not float32: WordWeights returns
-    float32, but sentence-transformers opens the Dense in dtype.
+    dtype: that of the encoder and of the modules after the pooling, because sentence-transformers needs the
+    same one in both. Raises InputError if word weights come before a Dense and it is not float32: WordWeights
+    returns float32, but sentence-transformers opens the Dense in dtype.
     """
-    has_head_weights = any([*module.parameters()] for module in settings.modules)
-    if dtype != torch.float32 and settings.word_weights is not None and has_head_weights:
+    values, vocabulary = word_weights(model), model.tokenizer.vocabulary
+    if dtype != torch.float32 and values is not None and [*model.head_modules.parameters()]:
         name = str(dtype).removeprefix("torch.")
         raise InputError(
             f"dtype {name}: sentence-transformers cannot run {WORD_WEIGHTS} before a Dense in it, choose "
             "float32",
             "dtype",
         )
-    is_static = not tokenizer.add_special_tokens
+    is_static = not model.tokenizer.add_special_tokens
     # subfolder -> name of the class
     kinds = {"": STATIC_EMBEDDING} if is_static else {"": "Transformer", "1_Pooling": "Pooling"}
     contents: dict[str, Any] = {}  # of JSON files
     weights: dict[str, dict[str, Tensor]] = {}  # of the modules in subfolders
-    for number, module in enumerate(settings.modules, start=len(kinds)):
+    for number, module in enumerate(model.head_modules, start=len(kinds)):
         kind = type(module).__name__
         subfolder = f"{number}_{kind}"
         kinds[subfolder], contents[f"{subfolder}/config.json"] = kind, module.config
         prefix = module.weight_prefix
         weights[subfolder] = {f"{prefix}{name}": value.cpu() for name, value in module.state_dict().items()}
-    if settings.word_weights is not None:
+    if values is not None:
         kinds = {"": kinds.pop(""), "0_WordWeights": WORD_WEIGHTS, **kinds}
-        values = settings.word_weights[: len(tokenizer.vocabulary)]
-        word_weights = dict(zip(tokenizer.vocabulary, values.tolist(), strict=True))
-        contents["0_WordWeights/config.json"] = {"vocab": [*word_weights], "word_weights": word_weights}
+        values = values[: len(vocabulary)]
+        contents["0_WordWeights/config.json"] = {
+            "vocab": vocabulary,
+            "word_weights": dict(zip(vocabulary, values.tolist(), strict=True)),
+        }
         weights["0_WordWeights"] = {"emb_layer.weight": values[:, None].clone()}
 
-    templates, default_prompt_name = settings.prompt_templates, settings.default_prompt_name
     prompts = {
-        name: text.removesuffix("[X]") for name, text in settings.prompts.items() if name not in templates
+        name: text.removesuffix("[X]")
+        for name, text in model.prompts.items()
+        if name not in prompt_templates(model)
     }
-    pooling = settings.pooling if settings.pooling and settings.pooling_is_supported else "mean"
+    default_prompt_name = model.default_prompt_name if model.default_prompt_name in prompts else None
     contents["modules.json"] = [
         {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for n, (path, kind) in enumerate(kinds.items())
     ]
     if not is_static:
         contents["1_Pooling/config.json"] = pooling_config(
-            pooling, settings.token_width, settings.include_prompt
+            model.pooling if is_supported(model.pooling) else "mean",
+            layer_mix_width(model.layers, model.encoder.config),
+            model.include_prompt,
         )
         contents["sentence_bert_config.json"] = {
-            "max_seq_length": settings.max_length,
+            "max_seq_length": model.max_length,
             "do_lower_case": False,
         }
     contents["config_sentence_transformers.json"] = {
         # The oldest versions that read these files: sentence-transformers warns if its own version is older.
         "__version__": {"sentence_transformers": "2.0.0", "transformers": "4.6.1", "pytorch": "1.8.1"},
         "prompts": NO_PROMPTS | prompts,
-        "default_prompt_name": None if default_prompt_name in templates else default_prompt_name,
-        "similarity_fn_name": settings.similarity_fn_name,
-        **({} if settings.truncate_dim is None else {"truncate_dim": settings.truncate_dim}),
+        "default_prompt_name": default_prompt_name,
+        "similarity_fn_name": model.similarity_fn_name,
+        **({} if model.truncate_dim is None else {"truncate_dim": model.truncate_dim}),
     }
-    if tmft_only := settings.tmft_only:
-        contents["tmft.json"] = {"format": TMFT_FORMAT, **tmft_only}
-    tensors: dict[str, str | Callable[[Path], None]] = {
-        f"{subfolder}/model.safetensors": partial(save_tensors, values, dtype=dtype)
-        for subfolder, values in weights.items()
-        if values
+    if settings := tmft_settings(model):
+        contents["tmft.json"] = {"format": TMFT_FORMAT, **settings}
+    files: dict[str, str | Callable[[Path], None]] = {
+        f"{subfolder}/model.safetensors": partial(save_tensors, tensors, dtype=dtype)
+        for subfolder, tensors in weights.items()
+        if tensors
     }
-    return tensors | {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}
+    return files | {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}
 
 
 def pooling_config(pooling: str, hidden_size: int, include_prompt: bool) -> dict[str, Any]:

@@ -118,7 +118,8 @@ class WeightFiles:
                 with self.opened.pop(path, None) or open_safetensors(path) as file:
                     while waiting and num_converted_bytes < MAX_MAPPED_BYTES:
                         name = waiting.pop()
-                        tensor = get_tensor(file, name, path)
+                        with reading(f"{name} in {path}", "download it again"):
+                            tensor = file.get_tensor(name)
                         if tensor.dtype != (dtype or tensor.dtype):
                             num_converted_bytes += tensor.nbytes
                         yield name, tensor, path
@@ -135,21 +136,11 @@ class WeightFiles:
         return dtype if dtype in DTYPES.values() else torch.float32
 
 
-def get_tensor(file: safe_open | CompactFile, name: str, path: Path) -> Tensor:
-    """Return the tensor `name` of an open safetensors file. path: the file, for the message.
-
-    Raises InputError if the tensor cannot be read.
-    """
-    with reading(f"{name} in {path}", "download it again"):
-        return file.get_tensor(name)
-
-
 def convert_tensor(tensor: Tensor, dtype: torch.dtype, name: str, path: Path) -> Tensor:
     """Return a weight in a dtype. A tensor that has it already is returned itself, still memory-mapped.
 
-    name, path: the name of the tensor and its file, for messages. Raises InputError if the tensor does not
-    hold floating point numbers of at least 16 bits, as in quantized checkpoints, or if a number becomes
-    infinite.
+    Raises InputError if the tensor does not hold floating point numbers of at least 16 bits, as in quantized
+    checkpoints, or if a number becomes infinite.
     """
     if not tensor.is_floating_point() or tensor.element_size() == 1:  # float8 needs scales
         raise InputError(
@@ -169,7 +160,6 @@ def convert_tensor(tensor: Tensor, dtype: torch.dtype, name: str, path: Path) ->
 def check_finite_weight(tensor: Tensor, name: str, path: Path) -> None:
     """Raise InputError if a tensor contains nan or inf, which would make every output of the model nan.
 
-    name, path: the name of the tensor and its file, for the message.
     The sum of all elements is the fastest check, but it may overflow although all elements are finite, so a
     second check follows if it is not finite. Tensors with more than MAX_CHECKED_ROWS rows are not checked: a
     check would read all word embeddings into memory, and usually few of them are needed.

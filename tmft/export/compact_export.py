@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tmft.checkpoints.compact import LAYOUT_KEY, LAYOUT_VERSION, pack_weights
-from tmft.checkpoints.st_folder import collect_settings
+from tmft.checkpoints.st_folder import prompt_templates
 from tmft.embedding.modules import Dense, Normalize
 from tmft.errors import InputError
 from tmft.export import numpy_encoder
@@ -43,7 +43,7 @@ def require_compact_support(model: SentenceEncoder) -> SentenceEncoder:
         "has weights beyond 65504, the largest number of float16": not all(
             weight.half().isfinite().all() for weight in model.state_dict().values()
         ),
-        "has prompts that are no prefixes": bool(collect_settings(model).prompt_templates),
+        "has prompts that are no prefixes": bool(prompt_templates(model)),
     }
     if found := [problem for problem, is_there in problems.items() if is_there]:
         problem = f"format compact: the model {found[0]}, which {ENCODER_FILE} cannot compute"

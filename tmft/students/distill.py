@@ -27,7 +27,7 @@ import torch
 
 from tmft.checkpoints.compact import NUMBER_RANGES
 from tmft.checkpoints.model_card import ModelCardData
-from tmft.checkpoints.sentence_folder import check_can_be_saved
+from tmft.checkpoints.st_folder import check_can_be_saved
 from tmft.datasets.task_lookup import get_task, read_all_splits
 from tmft.device import keep_random_state
 from tmft.errors import SEED_RANGE, InputError, check_choice, check_range, did_you_mean
