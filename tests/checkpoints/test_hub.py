@@ -4,7 +4,6 @@ import hashlib
 import json
 import socket
 import subprocess
-import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,7 +24,7 @@ from conftest import (
 from processes import run_forked
 from test_weights import to_bin, to_shards
 
-from tmft.checkpoints.hub import KNOWN_CHECKPOINTS, HubRepository, is_hub_id
+from tmft.checkpoints.hub import HubRepository, is_hub_id
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.embedding.modules import Dense, Normalize
 from tmft.embedding.token_weights import TokenWeights
@@ -50,10 +49,6 @@ def no_hub(monkeypatch):
         raise AssertionError(f"the hub was asked for {name} of {repository.hub_id}")
 
     monkeypatch.setattr(HubRepository, "fetch", fetch)
-
-
-def test_a_folder_is_resolved_to_itself(tiny_folder, no_hub):
-    assert ModelFolder.open(tiny_folder).path == ModelFolder.open(str(tiny_folder)).path == tiny_folder
 
 
 def test_a_model_that_comes_with_the_package_is_found_from_everywhere(tmp_path, monkeypatch, no_hub):
@@ -93,11 +88,6 @@ def test_the_nearest_folder_is_named(here, no_hub):
     for path, nearest in {"runs/stsb-layer8": "runs/stsb-layer9", "models/elektra": "models/electra"}.items():
         with pytest.raises(InputError, match=f"; did you mean {here / nearest}\\?$"):
             ModelFolder.open(here / path)
-
-
-@pytest.mark.parametrize("where", [*KNOWN_CHECKPOINTS, f"{REPOSITORY}@v2", "bert-base-cased@refs/pr/3"])
-def test_a_name_with_or_without_owner_and_revision_is_a_hub_id(where):
-    assert is_hub_id(where)
 
 
 # --------------------------------------------------------------------------------------------- out of reach
@@ -250,17 +240,6 @@ def load(
     file = cache / "load.py"
     file.write_text(program, encoding="utf-8")
     return run_forked([file], [environment], timeout=60)
-
-
-@pytest.mark.slow
-def test_a_folder_is_loaded_without_importing_huggingface_hub(hub):
-    _, handler = hub
-    program = (
-        f"import sys, tmft; tmft.SentenceEncoder.from_pretrained({str(handler.folder)!r})\n"
-        "print('huggingface_hub' in sys.modules)"
-    )
-    line = [sys.executable, "-c", program]
-    assert subprocess.check_output(line, cwd=ROOT, text=True) == "False\n"
 
 
 @pytest.mark.slow

@@ -175,13 +175,6 @@ def test_embeddings_are_those_of_sentence_transformers_in_bfloat16(dense_folder)
     assert_same_embeddings(u, v, 3 * error)
 
 
-def test_every_hidden_state_can_be_pooled_in_bfloat16(dense_folder):
-    model = SentenceEncoder.from_pretrained(dense_folder, pooling="max+mean+cls", dtype=torch.bfloat16)
-    embeddings = model.embed_token_ids(model.tokenize(SENTENCES), model.forward_all_layers)
-    assert embeddings.dtype == torch.float32 and embeddings.shape == (5, len(SENTENCES), 72)
-    np.testing.assert_array_equal(embeddings[-1], model.encode(SENTENCES))
-
-
 # ------------------------------------------------------------------------------------------ saving, training
 
 

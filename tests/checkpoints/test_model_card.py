@@ -88,13 +88,6 @@ def test_a_card_names_the_layers_that_were_kept(kept, tiny_folder):
     assert ("Made by truncated model fine-tuning" in card) == is_first
 
 
-def test_layers_that_are_kept_twice_have_the_numbers_of_the_checkpoint(tiny_folder):
-    encoder = SentenceEncoder.from_pretrained(tiny_folder).encoder
-    encoder.keep_layers((0, 2, 3))
-    encoder.keep_layers((1, 2))
-    assert encoder.kept_layers == (2, 3)
-
-
 def test_a_card_takes_the_mean_in_transformers_only_where_the_embedding_is_nothing_else():
     def shows_the_mean(**changes) -> bool:
         model = tiny_model()

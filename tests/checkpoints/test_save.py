@@ -10,7 +10,7 @@ from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.save import save_encoder, weight_bytes
 from tmft.embedding.modules import Dense
 from tmft.errors import InputError
-from tmft.io.atomic import check_writable, write_file
+from tmft.io.atomic import check_writable
 from tmft.io.files import read_json
 from tmft.runs.run_result import save_heads
 
@@ -48,26 +48,6 @@ def test_a_head_is_saved_with_its_names_its_class_and_its_config_keys(tiny_folde
 
 
 # ---------------------------------------------------------------------------------------------- small files
-
-
-def test_a_crash_while_writing_leaves_the_old_file_alone(tmp_path):
-    path = tmp_path / "result.json"
-    write_file(path, "old")
-
-    def crash(new) -> None:
-        new.write_text("half of the n")
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_file(path, crash)
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_file_is_replaced_at_once(tmp_path):
-    write_file(tmp_path / "a/b/text", "long and old")
-    write_file(tmp_path / "a/b/text", lambda new: new.write_text("ü\n", encoding="utf-8"))
-    assert (tmp_path / "a/b/text").read_bytes() == "ü\n".encode()
 
 
 def test_the_folder_of_a_writable_path_need_not_exist_yet(tmp_path):

@@ -3,10 +3,10 @@
 import json
 import logging
 import os
-import re
 from functools import partial
 
 import pytest
+from conftest import vocabulary_folder
 from tokenizer_forms import (
     FORMS,
     SETTINGS,
@@ -16,10 +16,12 @@ from tokenizer_forms import (
     llama2_json,
     random_texts,
     roberta_vocabulary,
+    t5_json,
     t5_vocabulary,
     write,
     xlm_roberta_json,
 )
+from tokenizers import Tokenizer, normalizers, processors
 
 from tmft.checkpoints.tokenizer_kinds import TOKENIZER_KINDS
 from tmft.checkpoints.tokenizers import add_closing_token, load_tokenizer, tokenizer_to_files
@@ -81,14 +83,6 @@ def test_ids_equal_transformers_before_and_after_saving(form):
     assert_equal_to_transformers(form[1], random_texts(count, seed=1), form[1] / "saved")
 
 
-def test_random_texts_have_what_tokenizers_treat_in_different_ways():
-    texts = random_texts(3000, seed=3)
-    patterns = [r"^$", r"^ ", r" $", r"  ", r"\n", r"\t", r"\x00", r"\u200b", r"<s>", r"\[MASK\]", r"\S{250}"]
-    patterns += [r"[\U0001f300-\U0001faff]", r"[\u0600-\u06ff]", r"[\u0e00-\u0e7f]", r"[가-힣]", r"[一-龥]"]
-    assert all(sum(bool(re.search(pattern, text)) for text in texts) >= 1 for pattern in patterns)
-    assert texts == random_texts(3000, seed=3) and texts != random_texts(3000, seed=4)
-
-
 def test_the_tokens_around_a_sentence_are_counted_from_its_ids(form):
     name, folder = form
     tokenizer = load_tokenizer(folder)
@@ -144,6 +138,35 @@ def test_the_class_may_be_named_in_config_json(tmp_path):
     assert load_tokenizer(tmp_path).tokenizer_class == "CamembertTokenizer"
 
 
+def change_tokenizer_json(folder, **parts) -> None:
+    """Replace parts of a tokenizer.json."""
+    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    for name, part in parts.items():
+        setattr(backend, name, part)
+    backend.save(str(folder / "tokenizer.json"))
+
+
+def test_a_tokenizer_json_of_a_generic_class_is_used_unchanged(tmp_path):
+    t5_json(tmp_path)
+    change_tokenizer_json(tmp_path, normalizer=normalizers.Replace("a", "e"))
+    write(tmp_path, tokenizer_config={"tokenizer_class": "PreTrainedTokenizerFast"})
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.num_special_tokens == (0, 1)
+    assert ids(tokenizer, ["a man"]) == ids(tokenizer, ["e men"])
+
+
+@pytest.mark.parametrize("name", ["T5Tokenizer", "T5TokenizerFast"])
+def test_without_a_template_the_tokenizer_class_decides(name, tmp_path):
+    t5_json(tmp_path)
+    change_tokenizer_json(
+        tmp_path, post_processor=processors.TemplateProcessing(single="$A", special_tokens=[])
+    )
+    write(tmp_path, config={}, tokenizer_config={})
+    assert 1 not in ids(load_tokenizer(tmp_path), ["the baker"])[0]
+    write(tmp_path, tokenizer_config={"tokenizer_class": name})
+    assert ids(load_tokenizer(tmp_path), [""]) == [[1]]
+
+
 # ------------------------------------------------------------------------------- special tokens
 
 
@@ -168,13 +191,6 @@ def test_the_padding_token_may_be_missing(tmp_path):
     llama2_json(tmp_path, pad_token=None)
     tokenizer = load_tokenizer(tmp_path)
     assert "pad_token" not in tokenizer.special_tokens and tokenizer.pad_id == 0
-
-
-def test_the_padding_token_may_be_the_closing_token(tmp_path):
-    FORMS["qwen embedding tokenizer.json"](tmp_path)
-    tokenizer = load_tokenizer(tmp_path)
-    ((*_, last),) = ids(tokenizer, ["the baker"])
-    assert tokenizer.pad_id == last == tokenizer.backend.token_to_id("<|endoftext|>")
 
 
 OTHER_TOKENS = {
@@ -326,3 +342,79 @@ def test_a_tokenizer_of_another_kind_says_how_to_make_its_tokenizer_json(name, t
     message = "no tokenizer .*in .*: expected tokenizer.json, .* save it, which writes tokenizer.json$"
     with pytest.raises(InputError, match=message):
         load_tokenizer(tmp_path)
+
+
+# ------------------------------------------------------- at which the tokenizers library fails or panics
+
+
+def content() -> dict:
+    return json.loads(tokenizer_to_files(load_tokenizer(vocabulary_folder()), 64)["tokenizer.json"])
+
+
+def put(content, place: str, value) -> None:
+    """put(content, "model.vocab", {}): as content["model"]["vocab"] = {}"""
+    *above, last = place.split(".")
+    for key in above:
+        content = content[key]
+    content[last] = value
+
+
+def unigram(*pieces: str) -> dict:
+    return {"type": "Unigram", "unk_id": 0, "vocab": [["[UNK]", 0.0], *([piece, -1.0] for piece in pieces)]}
+
+
+def text(id: str) -> list[dict]:
+    return [{"Sequence": {"id": id, "type_id": 0}}]
+
+
+MAP = {"type": "Precompiled", "precompiled_charsmap": "BAAAAP////8A"}
+SPLIT = {"type": "Split", "behavior": "Isolated", "invert": False, "pattern": {"Regex": "(a|a|aa|a.)+$x"}}
+BYTE_PAIRS = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}
+
+
+def write_wrong(place: str, value: object):
+    """Return a folder whose tokenizer.json has a wrong value."""
+    folder = vocabulary_folder(tokenizer_class="PreTrainedTokenizerFast")
+    changed = content()
+    put(changed, place, value)
+    (folder / "tokenizer.json").write_text(json.dumps(changed))
+    return folder
+
+
+PANICS = {
+    "no vocabulary": ("model.vocab", {}),
+    "no model": ("model", None),
+    "a template without its token": ("post_processor.special_tokens", {}),
+    "a second text": ("post_processor.single", text("B")),
+    "a map that leads out": ("normalizer", MAP),
+    "a map in a list": ("normalizer", {"type": "Sequence", "normalizers": [MAP]}),
+    "a map that is none": ("normalizer", {"type": "Precompiled"}),
+    "a map in other letters": ("normalizer", MAP | {"precompiled_charsmap": "é"}),
+    "parts of no length": ("pre_tokenizer", {"type": "FixedLength", "length": 0}),
+    "a prefix that is not there": ("model", BYTE_PAIRS | {"continuing_subword_prefix": "##"}),
+    "an expression that takes too long": ("pre_tokenizer", SPLIT),
+    "no token for what is unknown": ("model", unigram("a") | {"unk_id": None}),
+}
+
+
+@pytest.mark.parametrize("name", PANICS)
+def test_an_error_or_a_panic_of_the_library_is_one_line(name):
+    with pytest.raises(InputError, match="cannot be read") as error:
+        load_tokenizer(write_wrong(*PANICS[name]))(["a" * 40 + "b"], 64)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("ids", [[500], [2**31], [2, 2**32 - 1]])
+def test_a_template_with_an_unknown_id_is_refused(ids):
+    """The rows of the embedding table end before it."""
+    folder = vocabulary_folder(tokenizer_class="PreTrainedTokenizerFast")
+    changed = content()
+    changed["post_processor"]["special_tokens"]["[CLS]"] |= {"ids": ids, "tokens": ["a"] * len(ids)}
+    (folder / "tokenizer.json").write_text(json.dumps(changed))
+    with pytest.raises(InputError, match=f"no token has the id {ids[-1]}, which is added around a text"):
+        load_tokenizer(folder)
+
+
+def test_a_lone_surrogate_is_one_line():
+    with pytest.raises(InputError, match="a text cannot be read"):
+        load_tokenizer(vocabulary_folder())(["\ud800"], 9)

@@ -15,13 +15,6 @@ def ids(folder) -> list[list[int]]:
     return load_tokenizer(Path(folder))(random_texts(300, seed=7), max_length=10**6)[0]
 
 
-def test_the_real_minilm_tokenizer(minilm):
-    import transformers
-
-    theirs = transformers.BertTokenizer.from_pretrained(minilm)
-    assert ids(minilm) == [theirs(text)["input_ids"] for text in random_texts(300, seed=7)]
-
-
 def test_a_tokenizer_json_is_saved_without_indentation_and_read_with_it(tmp_path):
     """Indented, it is half as long again, which is a tenth of a small model."""
     tokenizer = load_tokenizer(vocabulary_folder())
@@ -40,12 +33,6 @@ def test_a_cased_tokenizer_json_alone_stays_cased(tmp_path):
     load_tokenizer(tmp_path).backend.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").unlink()
     assert ids(tmp_path) == cased
-
-
-def test_lower_case_is_applied_first(tmp_path):
-    bert_vocabulary(tmp_path, do_lower_case=False)
-    lowered = load_tokenizer(tmp_path, lower_case=True)(["A MAN", "Große"], max_length=99)
-    assert lowered == load_tokenizer(tmp_path)(["a man", "große"], max_length=99)
 
 
 @pytest.mark.parametrize("key", ["model_max_length", "max_len"])
@@ -85,17 +72,6 @@ def test_a_tokenizer_without_special_tokens_adds_none(bare):
     assert bare(SENTENCES, 99)[0] == [ids[1:-1] for ids in whole]
 
 
-def test_special_tokens_in_the_text_are_recognized_without_added_special_tokens(bare):
-    names = "[CLS] music [MASK]"
-    assert [bare.backend.id_to_token(id) for id in bare([names], 9)[0][0]] == names.split()
-
-
-def test_a_tokenizer_without_special_tokens_cuts_the_end(bare):
-    (whole,), _ = bare(SENTENCES[2:3], 99)
-    assert bare(SENTENCES[2:3], 4, suffix_length=0) == ([whole[:4]], 1)
-    assert bare(SENTENCES[2:3], len(whole), suffix_length=0) == ([whole], 0)
-
-
 def test_the_vocabulary_is_in_the_order_of_the_ids():
     tokenizer = load_tokenizer(vocabulary_folder())
     words, numbers = tokenizer.vocabulary, tokenizer.backend.get_vocab()
@@ -118,10 +94,6 @@ def shuffled():
     return load_tokenizer(folder)
 
 
-def test_special_ids_come_from_the_vocabulary(shuffled):
-    assert shuffled(["a a"], max_length=9)[0] == [[3, 0, 0, 1]]
-
-
 @pytest.mark.parametrize("cls", ["a b", "$A", "$B", "$0", "x:7", ":", "a:b:c", "[SEP]:1"])
 def test_a_special_token_may_have_any_name(cls):
     """Also one that means something in the template around a sentence."""
@@ -135,7 +107,3 @@ def test_a_special_token_may_have_any_name(cls):
         json.loads(tokenizer_to_files(tokenizer, 9)["tokenizer.json"])["post_processor"]["type"]
         == "TemplateProcessing"
     )
-
-
-def test_the_padding_token_may_have_any_name(shuffled):
-    assert shuffled.pad_id == 4

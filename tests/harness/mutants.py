@@ -92,7 +92,6 @@ TESTS = {
         "tests/checkpoints/test_files_of_others.py",
         "tests/checkpoints/test_model_card.py",
         "tests/checkpoints/test_st_folder.py",
-        "tests/checkpoints/test_st_settings.py",
         "tests/checkpoints/test_refused_folders.py",
         "tests/checkpoints/test_any_model.py",
         "tests/checkpoints/test_any_st_folder.py",
