@@ -475,15 +475,6 @@ def test_an_unknown_command_is_one_line_and_exit_code_2(name, message, capsys, m
     assert end.value.code == 2 and capsys.readouterr().err.startswith(message)
 
 
-def test_a_command_gets_its_arguments_and_names_itself(capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["tmft", "report", "no/runs"])
-    with pytest.raises(SystemExit) as end:
-        entry_points.main()
-    assert end.value.code == 2 and capsys.readouterr().err.startswith(
-        "tmft report: no finished run below no/runs"
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "name", "option"),
@@ -503,11 +494,6 @@ def test_each_program_has_help_and_names_itself_in_a_mistake(file, name, option)
     answer = command(*file.split(), option)
     assert answer.returncode == 2 and answer.stdout == "" and answer.stderr.count("\n") == 1
     assert answer.stderr.startswith(f"{name}: unknown option {option}; did you mean {option}")
-
-
-def test_the_package_is_a_program():
-    answer = subprocess.run([sys.executable, "-m", "tmft"], cwd=ROOT, capture_output=True, text=True)
-    assert answer.returncode == 0 and answer.stdout.startswith("usage: tmft ") and answer.stderr == ""
 
 
 def test_version_prints_what_a_bug_report_needs(monkeypatch, capsys):

@@ -44,14 +44,6 @@ def test_float32_is_the_default(folder, text, tmp_path):
     np.testing.assert_array_equal(encoded(folder, text, tmp_path, "--dtype", "float16"), model.encode(LINES))
 
 
-@pytest.mark.parametrize(
-    ("precision", "dtype"), [("fp32", "float32"), ("bf16", "bfloat16"), ("int8", "int8"), ("x", "x")]
-)
-def test_the_option_of_earlier_versions_names_the_one_that_remains(precision, dtype, folder, text, tmp_path):
-    with pytest.raises(InputError, match=f"--precision {precision}: give --dtype {dtype} in its place"):
-        encoded(folder, text, tmp_path, "--precision", precision)
-
-
 def test_vectors_of_another_dtype_are_refused(folder, text, tmp_path, capsys):
     encoded(folder, text, tmp_path, "--dtype", "auto")
     words = [folder, "guitar", "--corpus", text, "--vectors", str(tmp_path / "0.npy")]

@@ -37,11 +37,6 @@ def parser() -> CommandLineParser:
     return p
 
 
-def test_options_are_read(parser):
-    args = parser.parse_args(["--layer", "3", "--fast"])
-    assert (args.layer, args.lr, args.split, args.fast) == (3, 2e-5, "test", True)
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -57,11 +52,6 @@ def test_a_mistake_is_an_input_error_and_no_option_is_cut_short(words, message, 
     with pytest.raises(InputError) as error:
         parser.parse_args(words)
     assert str(error.value) == message
-
-
-def test_a_choice_that_is_none_names_the_choices(parser):
-    with pytest.raises(InputError, match="^--split: invalid choice: 'train' .*dev.*test.*; see --help$"):
-        parser.parse_args(["--split", "train"])
 
 
 def test_help_begins_with_the_examples_and_has_each_default_once(parser):
@@ -85,27 +75,6 @@ def test_help_names_advanced_options_and_help_all_describes_them(parser, capsys)
     assert end.value.code == 0 and printed == parser.format_help(show_all=True)
     assert "--rare RARE" in printed and "of no use" in printed and "more options" not in printed
     assert vars(parser.parse_args(["--rare", "1"])).keys() == {"layer", "lr", "split", "fast", "rare"}
-
-
-def test_an_option_without_effect_is_refused_and_one_that_is_absent_is_not():
-    p = CommandLineParser("x")
-    p.add_argument("--rate", type=float, default=0.5, help="a")
-    p.add_argument("--half", action="store_true", help="b")
-    p.reject_unused(p.parse_args([]), {"rate", "half"}, "--task mlm")
-    for words, option in [(["--rate", "1"], "--rate"), (["--half"], "--half")]:
-        with pytest.raises(InputError, match=f"^{option} has no effect with --task mlm: remove {option}$"):
-            p.reject_unused(p.parse_args(words), {"rate", "half"}, "--task mlm")
-
-
-def test_two_options_that_exclude_each_other_are_refused_together():
-    p = CommandLineParser("x")
-    p.add_argument("--seed", type=int)
-    p.add_argument("--num-seeds", type=int)
-    p.exclude("seed", "num_seeds")
-    p.parse_args(["--seed", "0"])
-    with pytest.raises(InputError) as error:
-        p.parse_args(["--seed", "0", "--num-seeds", "2"])
-    assert error.value.as_cli_message() == "--seed and --num-seeds: give only one of the two"
 
 
 def test_the_options_of_the_user_come_after_those_of_the_default_command(capsys):

@@ -111,18 +111,20 @@ def read_vocabulary_files(
 ) -> tuple[tokenizers.Tokenizer, TokenizerKind]:
     """Build the tokenizer of a folder without tokenizer.json: return (backend, kind).
 
-    The kind is that of the class in tokenizer_config.json, or else of the model_type in config.json. If there
-    is neither, it is the first one whose files are there and whose vocabulary has the tokens that it needs;
-    if none has them, the first one. Raises InputError if the files of the kind are not there, or if a
-    tokenizer of this kind or class is only read from a tokenizer.json.
+    The kind is that of the class in tokenizer_config.json, or else of the model_type in config.json, if its
+    files are there. If neither says it, it is the first one whose files are there and whose vocabulary has
+    the tokens that it needs; if none has them, the first one. Raises InputError if there are no such files,
+    or if a tokenizer of this class or model_type is only read from a tokenizer.json.
     """
-    family, found = FAMILIES.get(config.model_type), []
-    named = family.tokenizer if family else "static"
+    files, found = {*folder.tokenizer_files()}, []
+    family = FAMILIES.get(config.model_type)
+    named = family.tokenizer if family else "static"  # which stands for any kind
     if config.class_name:
         named = KIND_BY_CLASS.get(config.class_name, "generic")
-    files = folder.tokenizer_files()
+    elif TOKENIZER_KINDS[named].read and not files.issuperset(TOKENIZER_KINDS[named].vocabulary_files):
+        named = "static"
     for name, kind in TOKENIZER_KINDS.items():
-        if kind.read is None or named not in (name, "static") or not {*files} >= {*kind.vocabulary_files}:
+        if kind.read is None or named not in (name, "static") or not files.issuperset(kind.vocabulary_files):
             continue
         with reading(folder.encoder_path / " and ".join(kind.vocabulary_files)):
             backend = kind.read(folder.encoder_path, config)

@@ -74,14 +74,11 @@ Lukoševičius 2024.)
 
 def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
-    args = parse_args(argv)
-    if argv[:1] == ["convert"]:
-        convert(args)
-    elif argv[:1] == ["sentences"]:
-        split_into_sentences(args)
-    elif argv[:1] == ["statistics"]:
-        print_statistics(args)
+    if argv and argv[0] in SUBCOMMANDS:
+        parse, run = SUBCOMMANDS[argv[0]]
+        run(parse(argv[1:]))
     else:
+        args = parse_args(argv)
         print(download_dataset(args.name, args.source, args.to))
 
 
@@ -131,12 +128,6 @@ def print_statistics(args: Namespace) -> None:
 
 # fmt: off
 def parse_args(argv: list[str] | None = None) -> Namespace:
-    if argv and argv[0] == "convert":
-        return parse_convert_args(argv[1:])
-    if argv and argv[0] == "sentences":
-        return parse_sentences_args(argv[1:])
-    if argv and argv[0] == "statistics":
-        return parse_statistics_args(argv[1:])
     p = CommandLineParser(__doc__)
     p.add_argument("name", metavar="NAME", choices=RELEASES, help=f"{', '.join(RELEASES)}; see "
                    "data/README.md")
@@ -191,3 +182,11 @@ def parse_statistics_args(argv: list[str]) -> Namespace:
                    "default: data/ of the checkout")
     return p.parse_args(argv)
 # fmt: on
+
+
+# First word after `tmft data` -> how the others are parsed, and what is done.
+SUBCOMMANDS = {
+    "convert": (parse_convert_args, convert),
+    "sentences": (parse_sentences_args, split_into_sentences),
+    "statistics": (parse_statistics_args, print_statistics),
+}

@@ -10,7 +10,6 @@ explains the default. A bool that is True by default becomes --no-NAME, and its 
 "; False: ".
 """
 
-import argparse
 import inspect
 import math
 import re
@@ -19,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import Field, fields, replace
 from pathlib import Path
 from types import NoneType
-from typing import Any, NoReturn, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import torch
 
@@ -130,8 +129,6 @@ def add_dtype_option(group: _ArgumentGroup, int8: bool = False) -> None:
     group.add_argument("--dtype", choices=["auto", *DTYPES, *(["int8"] if int8 else [])],
                        help="type of the weights in memory, in which the layers compute; auto: the type in "
                        f"which they are stored{in_8_bits if int8 else ''}; default: float32")
-    if int8:
-        group.add_argument("--precision", type=refuse_precision, help=argparse.SUPPRESS)
 
 
 def add_data_folder_options(
@@ -199,12 +196,6 @@ def add_embedding_options(p: CommandLineParser, reproducible: bool = True) -> No
                            "with the same bytes whatever is embedded with it, in any order and with any "
                            "number of threads, which takes longer; default: the last digits may differ")
 # fmt: on
-
-
-def refuse_precision(value: str) -> NoReturn:
-    """Raise an InputError that names the --dtype of a --precision, as these commands had it up to 0.25.0."""
-    dtype = {"fp32": "float32", "bf16": "bfloat16"}.get(value, value)
-    raise InputError(f"--precision {value}: give --dtype {dtype} in its place")
 
 
 def command_device(name: str) -> torch.device:

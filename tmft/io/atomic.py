@@ -21,14 +21,6 @@ try:
 except ImportError:  # Windows: no locks, no folders that can be opened, and no question about a process
     fcntl = None  # type: ignore[assignment]  # there is no type for a module or None
 
-FILE_KINDS = {
-    stat.S_ISDIR: "a folder",
-    stat.S_ISLNK: "a symbolic link",
-    stat.S_ISFIFO: "a pipe",
-    stat.S_ISCHR: "a device",
-    stat.S_ISBLK: "a device",
-    stat.S_ISSOCK: "a socket",
-}
 # Names of files that belong to a model, a run or a data set.
 INPUT_NAMES = (
     *("*.safetensors", "*.bin", "*.pt", "*.model", "*.npz", "*.md", "*.tsv", "*.csv", "*.txt"),
@@ -151,19 +143,15 @@ def folder_lock(folder: Path, remedy: str = "choose another name", parameter: st
             raise is_busy from None
         except OSError:  # a file system without locks
             pass
-        if not is_open_file(descriptor, folder):
+        try:
+            is_same = os.path.samestat(os.fstat(descriptor), folder.stat())
+        except OSError:
+            is_same = False
+        if not is_same:
             raise is_busy
         yield
     finally:
         os.close(descriptor)
-
-
-def is_open_file(descriptor: int, path: Path) -> bool:
-    """Return whether an open file or folder is still the one at a path."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except OSError:
-        return False
 
 
 def temporary_sibling(folder: Path) -> tempfile.TemporaryDirectory:
@@ -212,8 +200,11 @@ def check_regular(path: Path) -> None:
     except OSError:  # it does not exist, or cannot be reached, which is reported when it is written
         return
     if not stat.S_ISREG(mode):
-        kind = next((name for is_kind, name in FILE_KINDS.items() if is_kind(mode)), "no regular file")
-        remedy = "name the file that it points to" if stat.S_ISLNK(mode) else "name a file"
+        kind, remedy = "a pipe or a device", "name a file"
+        if stat.S_ISLNK(mode):
+            kind, remedy = "a symbolic link", "name the file that it points to"
+        elif stat.S_ISDIR(mode):
+            kind = "a folder"
         raise InputError(f"cannot write {path}: it is {kind}, {remedy}")
 
 
