@@ -306,7 +306,9 @@ def test_no_output_replaces_a_link_or_a_pipe(kind, tiny_folder, tiny_data, tmp_p
         out = tmp_path / f"out{number}.png"
         path = out / name if name else out
         put(kind, path, mine)
-        with pytest.raises(InputError, match="^cannot write .*: it is a (symbolic link|pipe), name "):
+        with pytest.raises(
+            InputError, match="^cannot write .*: it is a (symbolic link|pipe or a device), name "
+        ):
             module.main([word.format(out=out) for word in words])
         assert path.is_symlink() or path.is_fifo()
     assert mine.read_text() == "mine"
