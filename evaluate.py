@@ -58,8 +58,9 @@ from tmft.io.formatting import percent, to_json
 from tmft.io.paths import DATA_FOLDER
 from tmft.models.families import parameter_counts
 from tmft.reports.score_tables import difference_table, format_results, format_speed
+from tmft.runs.predictor import FineTunedRun
 from tmft.runs.result_json import RESULT_FILE
-from tmft.runs.run_result import FineTunedRun, describe_environment
+from tmft.runs.run_result import describe_environment
 from tmft.speed.matmul import prepacked_weights
 from tmft.tasks import OVERALL, Task
 from tmft.training.multitask import average_scores

@@ -28,8 +28,8 @@ from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.embedding.modules import Dense
 from tmft.errors import InputError
 from tmft.runs.predictions import PREDICTIONS_FILE
+from tmft.runs.predictor import HEAD_FILE
 from tmft.runs.result_json import RESULT_FILE
-from tmft.runs.run_result import HEAD_FILE
 from tmft.sentence_encoder import SentenceEncoder
 
 V = len(VOCABULARY)

@@ -12,7 +12,7 @@ from tmft.embedding.modules import Dense
 from tmft.errors import InputError
 from tmft.io.atomic import check_writable
 from tmft.io.files import read_json
-from tmft.runs.run_result import save_heads
+from tmft.runs.predictor import save_heads
 
 
 @pytest.fixture

@@ -14,9 +14,8 @@ from tmft.cli.train_options import FINE_TUNING, GROUPS, PRETRAINING, objective_f
 from tmft.loss import CosineMSE
 from tmft.losses.objectives import OBJECTIVES
 from tmft.reports.run_commands import option_words
-from tmft.runs.result_json import json_types
+from tmft.runs.result_json import json_types, to_json_types
 from tmft.runs.run_config import parse_keep_layers
-from tmft.runs.run_result import to_json_types
 
 CONFIGS = {*FINE_TUNING, *PRETRAINING} | {one.config_class for one in OBJECTIVES.values() if one.config_class}
 FIELDS = {(config.__name__, field.name): config for config in CONFIGS for field in fields(config)}

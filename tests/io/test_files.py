@@ -18,10 +18,10 @@ from tmft.errors import InputError
 from tmft.io.files import is_file, is_folder, matching_paths
 from tmft.io.text import read_table
 from tmft.runs.predictions import read_predictions
+from tmft.runs.predictor import load_objective
 from tmft.runs.pretrain import text_digests
-from tmft.runs.result_json import read_result
+from tmft.runs.result_json import read_provenance, read_result
 from tmft.runs.run_folder import load_finished_result
-from tmft.runs.run_result import load_objective, read_provenance
 from tmft.runs.sweeps import sweep_summaries
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import TASKS, Task

@@ -12,7 +12,7 @@ from tmft.loss import CosineBCE, CosineMSE
 from tmft.losses.heads import SoftmaxLoss
 from tmft.losses.objectives import OBJECTIVES
 from tmft.metrics import cosines
-from tmft.runs.run_result import load_objective, save_heads
+from tmft.runs.predictor import load_objective, save_heads
 from tmft.tasks import TASKS
 
 U = torch.tensor([[1.0, 0.0], [1.0, 0.0]])

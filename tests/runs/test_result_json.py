@@ -12,8 +12,7 @@ import pytest
 from tmft.cli import report_command as report
 from tmft.errors import InputError
 from tmft.reports.report import make_report
-from tmft.runs.result_json import FORMAT, read_result
-from tmft.runs.run_result import format_provenance
+from tmft.runs.result_json import FORMAT, format_provenance, read_result
 from tmft.runs.sweeps import group_into_sweeps, read_results, sweep_summaries
 
 ABSENT = object()

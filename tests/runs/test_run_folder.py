@@ -8,9 +8,9 @@ from conftest import ROOT, SENTENCES
 
 import train
 from tmft import InputError
-from tmft.runs.result_json import FORMAT
+from tmft.runs.result_json import FORMAT, format_provenance, read_provenance
 from tmft.runs.run_folder import check_run_name, first_difference, load_finished_result, read_result
-from tmft.runs.run_result import format_provenance, read_provenance, write_result
+from tmft.runs.run_result import write_result
 
 # --------------------------------------------------------------------------- the keys of result.json
 

@@ -37,7 +37,8 @@ from tmft.export.export import DTYPES, FORMATS, QUANTIZED_DTYPES, export, folder
 from tmft.io.atomic import check_output_folder
 from tmft.io.formatting import percent
 from tmft.io.text import read_lines
-from tmft.runs.run_result import FineTunedRun, card_data_from_result
+from tmft.runs.predictor import FineTunedRun
+from tmft.runs.run_result import card_data_from_result
 from tmft.runs.sweeps import layer_curve
 from tmft.students.distill import draw_random_lines
 from tmft.students.narrow_models import factorize_embeddings

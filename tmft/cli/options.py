@@ -33,8 +33,8 @@ from tmft.errors import InputError, check_choice
 from tmft.export.quantization import encoder_to_int8, warn_if_slow_in_bfloat16
 from tmft.io.text import read_sentences
 from tmft.pooling import POOLINGS
+from tmft.runs.predictor import FineTunedRun
 from tmft.runs.run_config import FineTuningConfig
-from tmft.runs.run_result import FineTunedRun
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.speed.threads import limit_threads
 from tmft.tasks import GROUPS, TASKS, Task

@@ -11,7 +11,7 @@ from typing import Any
 from tmft.io.formatting import mean_and_std, percent
 from tmft.reports.comparisons import LayerComparison
 from tmft.reports.paper_tables import MISSING
-from tmft.runs.run_result import find_score, list_score_names
+from tmft.runs.result_json import find_score, list_score_names
 from tmft.runs.sweeps import Sweep, describe_differences
 
 

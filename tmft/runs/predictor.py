@@ -1,22 +1,212 @@
-"""Predictor: a fine-tuned model with the head that was trained on it, which predicts classes or scores."""
+"""What a fine-tuning run has trained: its model and its heads.
 
+FineTunedRun reads a run folder; Predictor is a model with a head, which predicts classes or scores.
+"""
+
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
 
-from tmft.checkpoints.model_folder import MODEL_FILES
+from tmft.checkpoints.hub import is_hub_id
+from tmft.checkpoints.model_folder import MODEL_FILES, ModelFolder
+from tmft.checkpoints.save import save_tensors
+from tmft.checkpoints.weights import WeightFiles
+from tmft.datasets.task_lookup import get_task, replace_files, validate_task
 from tmft.errors import InputError, check_choice, check_not_blank, short_repr
-from tmft.io.atomic import replacing_files
+from tmft.evaluation.evaluators import Evaluation, use_saved_similarity
+from tmft.io.atomic import replacing_files, write_file
+from tmft.io.files import is_file, reading
 from tmft.loss import Objective
-from tmft.runs.result_json import RESULT_FILE
-from tmft.runs.run_result import FineTunedRun, save_heads, write_result
+from tmft.losses.objectives import OBJECTIVES
+from tmft.runs.result_json import REMEDY, RESULT_FILE, read_result
+from tmft.runs.run_result import write_result
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import Task
 from tmft.tokenizer import check_sentences
+
+HEAD_FILE = "head.safetensors"
+GIVEN_EXAMPLES = "data"  # name of the task of a run whose examples were given in Python, by `fine_tune`
+TASK_FIELDS = ("columns", "classes", "min_score", "max_score", "label", "objective", "metric")
+
+
+# ----------------------------------------------------------------------------------------- the run folder
+
+
+def save_heads(objectives: dict[str, nn.Module], folder: Path) -> None:
+    """Write the weights of the objectives, if they have any, to head.safetensors, as [TASK.]PARAMETER."""
+    weights = {
+        ".".join(filter(None, [task, name])): weight
+        for task, objective in objectives.items()
+        for name, weight in objective.state_dict().items()
+    }
+    if weights:
+        write_file(folder / HEAD_FILE, partial(save_tensors, weights))
+
+
+def load_objective(
+    task: Task, width: int, folder: Path, task_name: str = "", other_tasks: Collection[str] = ()
+) -> Objective:
+    """Return the objective of a task; if it has a head, with the head that the run in `folder` trained.
+
+    task_name, other_tasks: the names of all tasks of the run, if there are several.
+    Raises InputError if the file of the head is missing or damaged, or has other weights than this head.
+    """
+    objective = OBJECTIVES[task.objective](width, task).eval()
+    prefix, path = f"{task_name}." if task_name else "", folder / HEAD_FILE
+    parameters = {prefix + name: weight for name, weight in objective.named_parameters()}
+    if not parameters:
+        return objective
+    if not is_file(path):
+        raise InputError(
+            f"{folder} has no {HEAD_FILE}, and {task.objective} needs a trained head: "
+            "name a run of train.py on this task, at the layer that it trained"
+        )
+    file = WeightFiles(path, {})
+    names = [name for name in file.names if name.partition(".")[0] not in other_tasks]
+    weights = dict(file.iter_tensors(names, torch.float32))
+    shapes, expected = ({n: tuple(w.shape) for n, w in named.items()} for named in (weights, parameters))
+    if wrong := [name for name in expected | shapes if expected.get(name) != shapes.get(name)]:
+        form = f"{wrong[0]} of shape {shapes.get(wrong[0])} instead of {expected.get(wrong[0])}"
+        raise InputError(f"{path} has {form}: name a run on this task, at this layer")
+    for name, parameter in parameters.items():
+        parameter.data.copy_(weights[name])
+    return objective
+
+
+class FineTunedRun:
+    """The fine-tuning run in the folder of a model. A model that no run has trained has no result, no tasks.
+
+    Raises InputError if `model` is a path and no folder of a model, before anything else is read for it.
+    result: the content of result.json, {} without one.
+    task_settings: {name of a task: {field of Task: value}}.
+    """
+
+    def __init__(self, model: str):
+        if not is_hub_id(model) and not is_file(Path(model)):  # a file of word vectors
+            ModelFolder.open(model)
+        self.folder = Path(model)
+        result = read_result(self.folder) if is_file(self.folder / RESULT_FILE) else {}
+        self.result: dict[str, Any] = result if "test" in result else {}  # a pre-training run has no task
+        self.arguments: dict[str, Any] = self.result.get("arguments", {})
+        self.task_settings: dict[str, dict[str, Any]] = {}
+        if self.result:
+            task = self.result["settings"]["task"]
+            name = (self.arguments.get("task") or GIVEN_EXAMPLES).partition(":")[0]
+            self.task_settings = task.get("subtasks") or {name: task}
+
+    @property
+    def has_given_examples(self) -> bool:
+        """Whether the run was trained on examples that were given in Python, and so are in no file."""
+        return [*self.task_settings] == [GIVEN_EXAMPLES]
+
+    @property
+    def scores_any_data(self) -> bool:
+        """Whether any files are scored as the task of the run, because they have its columns and classes."""
+        has_classes = [bool(settings["classes"]) for settings in self.task_settings.values()]
+        return self.has_given_examples or has_classes == [True]
+
+    def tasks(
+        self,
+        data: str | None = None,
+        data_root: str | None = None,
+        score_range: tuple[float, float] | None = None,
+    ) -> dict[str, Task]:
+        """Return {name: Task}, each with the objective, metric, hyperparameters and data of the run.
+
+        data, data_root, score_range: replace those of the run.
+        Raises InputError for a run with examples that were given in Python, unless data names files of such
+        examples.
+        """
+        if self.has_given_examples:
+            if data is None:
+                raise InputError(
+                    f"{self.folder} was trained on examples given in Python, which it does not keep: name a "
+                    "folder with a test.tsv of such examples as `data`, or a `task`",
+                    "data",
+                    "task",
+                )
+            task = self.recorded_task(GIVEN_EXAMPLES)
+            if not task.label:  # dev and test of anchors and positives are pairs with scores
+                task = Task("", task.min_score, task.max_score, metric=task.metric)
+            validate_task(task)
+            return {GIVEN_EXAMPLES: replace_files(task, GIVEN_EXAMPLES, data, None, score_range)}
+        tasks = {}
+        with reading(self.folder / RESULT_FILE, REMEDY):
+            data = data or self.arguments.get("data")
+            data_root = data_root or self.arguments.get("data_root")
+            score_range = score_range or self.arguments.get("score_range")
+            for name, recorded in self.task_settings.items():
+                settings = recorded["objective"], recorded["metric"], recorded.get("objective_args")
+                tasks[name] = get_task(name, data, data_root, score_range, *settings)
+        return tasks
+
+    def recorded_task(self, task_name: str) -> Task:
+        """Return a task with the columns, classes, scores, objective and metric of the run, without files."""
+        with reading(self.folder / RESULT_FILE, REMEDY):
+            settings = self.task_settings[task_name]
+            task = Task(
+                "",
+                **{field: settings[field] for field in TASK_FIELDS},
+                objective_args=settings.get("objective_args") or {},
+            )
+            check_choice("objective", task.objective, OBJECTIVES)
+            if sorted(task.classes.values()) != [*range(len(task.classes))]:
+                raise ValueError(f"the classes are {short_repr(dict(task.classes))}")
+            return task
+
+    def load_objective(self, task_name: str, task: Task, width: int) -> Objective:
+        """Return the objective of a task for embeddings of this width, with the head that the run trained."""
+        others = {*self.task_settings} - {task_name}
+        return load_objective(task, width, self.folder, task_name if others else "", others)
+
+    def find_threshold(self, task_name: str) -> float | None:
+        """Return the threshold on the cosine that the run chose for a task on dev; None if there is none."""
+        if task_name not in self.task_settings:
+            return None
+        dev = self.result["dev"]
+        threshold = (dev["tasks"][task_name] if len(self.task_settings) > 1 else dev).get("threshold")
+        if threshold is not None and not math.isfinite(threshold):  # every pair would be in class 0
+            raise InputError(f"{self.folder / RESULT_FILE} has no number as the threshold of dev: {REMEDY}")
+        return threshold
+
+    def add_trained_parts(
+        self,
+        evaluations: Mapping[str, Evaluation],
+        model: SentenceEncoder,
+        layer: str | None = None,
+        is_training_free: bool = False,
+    ) -> dict[str, Evaluation]:
+        """Return the evaluations with the objectives and thresholds that predict from embeddings of a model.
+
+        model: that of this run. layer: what was chosen in place of the layer that the run trained; None if it
+        is that one. is_training_free: whether the embeddings are changed without training; a threshold is
+        then chosen anew.
+        Raises InputError if an objective has a head that the run did not train, or trained on another layer.
+        """
+        trained = {}
+        for name, evaluation in evaluations.items():
+            objective, task = None, evaluation.task
+            if task.objective:
+                objective = self.load_objective(name, task, model.dimensions)
+                if objective.has_head and layer is not None:
+                    head = f"the head of {task.objective} fits only the layer that it was trained on"
+                    raise InputError(f"layer {layer}: {head}: remove `layer`", "layer")
+                objective = use_saved_similarity(objective, model.similarity_fn_name)
+            is_as_trained = layer is None and not is_training_free
+            threshold = self.find_threshold(name) if is_as_trained else None
+            trained[name] = replace(evaluation, objective=objective, threshold=threshold)
+        return trained
+
+
+# ------------------------------------------------------------------------------------------- predicting
 
 
 class Predictions(NamedTuple):

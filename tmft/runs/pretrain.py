@@ -37,6 +37,7 @@ from tmft.pretraining.token_heads import (
     read_mlm_head,
     read_rtd_head,
 )
+from tmft.runs.result_json import read_provenance, to_json_types
 from tmft.runs.run_config import GENERATOR_SIZE, PretrainingConfig
 from tmft.runs.run_folder import (
     Digests,
@@ -46,7 +47,7 @@ from tmft.runs.run_folder import (
     lock_run_folder,
     reserve_folder,
 )
-from tmft.runs.run_result import describe_environment, read_provenance, to_json_types, write_result
+from tmft.runs.run_result import describe_environment, write_result
 from tmft.tokenizer import check_vocab_size
 
 # Pre-training task -> function that makes its masking from a tokenizer: mlm as in BERT; rtd as in ELECTRA,
@@ -93,8 +94,10 @@ def do_pretraining_run(
     recipe, settings = config.recipe, config.to_flat_dict()
     print_main = print if processes.rank == 0 else (lambda *_, **__: None)
     with processes.main_process_first():  # the first process downloads what is absent
-        source = find_source(config)
-    digests = {"text": text_digests(config.text), "checkpoint": source_digests(config, source)}
+        source, config_file = find_source(config)
+    files = {config_file.name: file_digest(config_file)} if config_file else {}
+    files |= source.digests(weights=config.ckpt is not None)
+    digests = {"text": text_digests(config.text), "checkpoint": files}
     is_main = processes.rank == 0  # on other machines the folder may be another one, without the result
     finished = load_finished_result(folder, settings, digests) if is_main else None
     if finished := processes.broadcast_object(finished):
@@ -104,8 +107,9 @@ def do_pretraining_run(
 
     with lock_run_folder(folder, settings, processes, digests) as checkpoint:
         torch.manual_seed(config.seed)  # for random weights
-        if isinstance(source, Path) or config.from_scratch:
-            model, tokenizer, start = from_scratch(config, source)
+        if config.from_scratch:
+            content = source.config() if config_file is None else config_from_dict(read_json(config_file))
+            model, tokenizer, start = from_scratch(config, source, content)
         else:
             model, tokenizer, start = from_checkpoint(config, source)
         model = model.to(processes.device)
@@ -129,21 +133,14 @@ def do_pretraining_run(
     return result
 
 
-def find_source(config: PretrainingConfig) -> ModelFolder | Path:
-    """Return the folder of the checkpoint or architecture that a run starts from; a hub id is downloaded.
+def find_source(config: PretrainingConfig) -> tuple[ModelFolder, Path | None]:
+    """Return the folder that a run starts from, and the config.json of an architecture that is a single file.
 
-    An architecture may also be a single file, its config.json, whose path is then returned.
+    A hub id is downloaded.
     """
     if config.from_scratch and is_file(path := Path(config.from_scratch)):
-        return path
-    return ModelFolder.open(config.source, weights=config.ckpt is not None)
-
-
-def source_digests(config: PretrainingConfig, source: ModelFolder | Path) -> dict[str, str]:
-    """Return the digests of the files that a run starts from. source: the result of find_source."""
-    if isinstance(source, Path):
-        return {source.name: file_digest(source)} | ModelFolder(source.parent).digests(weights=False)
-    return source.digests(weights=config.ckpt is not None)
+        return ModelFolder(path.parent), path
+    return ModelFolder.open(config.source, weights=config.ckpt is not None), None
 
 
 def from_checkpoint(
@@ -155,8 +152,7 @@ def from_checkpoint(
     """
     encoder, report = load_encoder_with_report(folder)
     tokenizer = load_tokenizer(folder)
-    check_tokenizer(tokenizer, encoder.config, config, config.source)
-    check_attention(encoder.config, config)
+    check_fits(config, tokenizer, encoder.config)
     if config.task == "rtd":
         rtd_head = read_rtd_head(folder, encoder.config)
         head_source = (
@@ -179,17 +175,13 @@ def from_checkpoint(
 
 
 def from_scratch(
-    config: PretrainingConfig, source: ModelFolder | Path
+    config: PretrainingConfig, folder: ModelFolder, encoder_config: EncoderConfig
 ) -> tuple[PretrainingObjective, Tokenizer, str]:
     """Return an objective with random weights, its tokenizer, and a description of both.
 
-    source: a config.json, or the folder of a checkpoint. Without a tokenizer next to it, or with a
-    vocab_size, a new one is trained on the text.
+    folder: the one of the architecture. Without a tokenizer in it, or with a vocab_size, a new one is trained
+    on the text.
     """
-    if isinstance(source, Path):
-        folder, encoder_config = ModelFolder(source.parent), config_from_dict(read_json(source))
-    else:
-        folder, encoder_config = source, source.config()
     if config.vocab_size is None and folder.tokenizer_files():
         tokenizer = load_tokenizer(folder)
         vocabulary = f"the vocabulary in {folder.name}"
@@ -204,8 +196,7 @@ def from_scratch(
                 "tokenizer next to config.json"
             )
         vocabulary = "a WordPiece vocabulary from the text"
-    check_tokenizer(tokenizer, encoder_config, config, config.source)
-    check_attention(encoder_config, config)
+    check_fits(config, tokenizer, encoder_config)
     model: PretrainingObjective
     second_model = ""
     if config.task == "rtd":
@@ -238,9 +229,9 @@ def describe_generator(model: ReplacedTokenDetection) -> str:
     return f"a generator of hidden size {config.hidden_size} with {config.num_attention_heads} heads"
 
 
-def check_tokenizer(tokenizer: Tokenizer, config: EncoderConfig, run: PretrainingConfig, source: str) -> None:
-    """Raise InputError if a tokenizer lacks a token that the task needs, or does not fit the encoder."""
-    max_length = run.recipe.max_length
+def check_fits(run: PretrainingConfig, tokenizer: Tokenizer, config: EncoderConfig) -> None:
+    """Raise InputError if a tokenizer or an encoder cannot be pre-trained, or not with the other."""
+    max_length, source = run.recipe.max_length, run.source
     for name in ("mask", "cls", "sep"):
         if f"{name}_token" not in tokenizer.special_tokens:
             problem = f"the vocabulary has no [{name.upper()}] ({source})"
@@ -251,13 +242,9 @@ def check_tokenizer(tokenizer: Tokenizer, config: EncoderConfig, run: Pretrainin
             f"max_length {max_length}: choose at most {config.max_tokens}, the number of position embeddings",
             "max_length",
         )
-
-
-def check_attention(config: EncoderConfig, run: PretrainingConfig) -> None:
-    """Raise InputError if tokens do not attend to later ones, as the tasks of pre-training need it."""
     if config.predicts_next_token:
         raise InputError(
-            f"task {run.task}: tokens attend only to those before them ({run.source}): for attention to both "
+            f"task {run.task}: tokens attend only to those before them ({source}): for attention to both "
             'sides put "is_decoder": false into its config.json',
             "task",
         )

@@ -6,12 +6,14 @@ or a comparison shows are checked here, once.
 
 import json
 import math
+import os
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from tmft.errors import SEED_RANGE, InputError, short_repr
+from tmft.errors import SEED_RANGE, InputError, sanitize, short_repr
 from tmft.io.files import file_state, is_file, read_json, reading
+from tmft.io.formatting import MAX_NAME_LENGTH, NON_SCORE_KEYS
 from tmft.losses.objectives import OBJECTIVES
 
 RESULT_FILE = "result.json"
@@ -165,3 +167,47 @@ def has_type(value: object, kind: object) -> bool:
     if isinstance(kind, range):
         return type(value) is int and value in kind
     return kind is ... or type(value) is (kind if isinstance(kind, type) else type(kind))
+
+
+# ------------------------------------------------------------------------------------ what it says
+
+
+def to_json_types(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a dict as it would be after writing and reading JSON: tuples become lists, paths strings."""
+    return json.loads(json.dumps(values, default=str))
+
+
+def list_score_names(scores: dict[str, Any]) -> list[str]:
+    """Return the names of the scores of a split: "spearman" or, with several tasks, "TASK spearman"."""
+    names = [name for name in scores if name not in NON_SCORE_KEYS]
+    for task, task_scores in scores.get("tasks", {}).items():
+        names += [f"{task} {name}" for name in task_scores if name not in NON_SCORE_KEYS]
+    return names
+
+
+def find_score(scores: dict[str, Any], score_name: str) -> float | None:
+    """Return the score with this name, one of `list_score_names(scores)`; None if it is undefined."""
+    task, _, metric = score_name.rpartition(" ")
+    tasks = scores.get("tasks", {})
+    return tasks[task][metric] if task in tasks else scores[score_name]
+
+
+def read_provenance(checkpoint: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Return data, settings and scores of the runs that trained the weights in a folder, oldest first."""
+    folder = Path(checkpoint)
+    if not is_file(folder / RESULT_FILE):
+        return []
+    result = read_result(folder)
+    last_run = {key: result[key] for key in ("data", "settings")}
+    last_run |= {split: result.get(split) for split in ("dev", "test")}  # a pre-training run has neither
+    return [*result.get("provenance", []), last_run]
+
+
+def format_provenance(provenance: list[dict[str, Any]]) -> str:
+    """Describe the origin of weights: "google/electra-base-discriminator, then wordsim (seed 0)"."""
+    checkpoint = provenance[0]["settings"]["ckpt"]
+    names = [sanitize(run["data"], MAX_NAME_LENGTH) for run in provenance]
+    steps = [f"{name} (seed {run['settings']['seed']})" for name, run in zip(names, provenance, strict=True)]
+    if checkpoint is None:
+        return ", then ".join([steps[0].replace(" (", " from scratch ("), *steps[1:]])
+    return ", then ".join([sanitize(checkpoint, MAX_NAME_LENGTH), *steps])

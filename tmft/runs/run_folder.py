@@ -15,8 +15,7 @@ from tmft.errors import InputError, describe_error, sanitize
 from tmft.io.atomic import FolderInUseError, check_output_folder, folder_lock, is_same_file
 from tmft.io.distributed import Processes
 from tmft.io.files import is_file
-from tmft.runs.result_json import RESULT_FILE, read_result
-from tmft.runs.run_result import to_json_types
+from tmft.runs.result_json import RESULT_FILE, read_result, to_json_types
 from tmft.training.checkpointing import STATE_FILE, TrainingCheckpoint
 
 MAX_FOLDER_NAME_BYTES = 200  # length of the name of a run folder; most file systems allow 255
@@ -96,8 +95,7 @@ def lock_run_folder(
             raise FolderInUseError(f"{folder}: another process has finished this run in the meantime")
         checkpoint = TrainingCheckpoint(folder / STATE_FILE, to_json_types(settings), processes, digests)
         if checkpoint.content:
-            check_same_settings(folder, "an unfinished", checkpoint.content["settings"], settings)
-            check_same_inputs(folder, "an unfinished", checkpoint.content["digests"], digests or {})
+            check_same_run(folder, "an unfinished", checkpoint.content, settings, digests)
             print(f"\n{folder}: resuming the interrupted run")
         try:
             with checkpoint:
@@ -119,23 +117,32 @@ def load_finished_result(
     if not is_file(folder / RESULT_FILE):
         return None
     result = read_result(folder)
-    check_same_settings(folder, "a finished", result.get("settings", {}), settings)
-    check_same_inputs(folder, "a finished", result.get("digests", {}), digests or {})
+    check_same_run(folder, "a finished", result, settings, digests)
     with suppress(OSError):
         (folder / STATE_FILE).unlink(missing_ok=True)
     return result
 
 
-def check_same_settings(folder: Path, kind: str, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raise InputError if the run in a folder, "a finished" or "an unfinished" one, had other settings."""
-    if key := first_difference(before, now):
-        old_value, value = (sanitize(str(settings.get(key)), 400) for settings in (before, now))
-        raise InputError(
-            f"{folder} holds {kind} run with {key} {old_value}, not {value}: "
-            "choose another run_name or output_dir, or remove the folder",
-            "run_name",
-            "output_dir",
-        )
+def check_same_run(
+    folder: Path, kind: str, before: dict[str, Any], settings: dict[str, Any], digests: Digests | None
+) -> None:
+    """Raise InputError if the run in a folder, "a finished" or "an unfinished" one, is another one.
+
+    before: its "settings" and "digests". settings, digests: those of the run that is to be done.
+    """
+    old_settings = before.get("settings", {})
+    if key := first_difference(old_settings, settings):
+        old_value, value = (sanitize(str(values.get(key)), 400) for values in (old_settings, settings))
+        problem = f" with {key} {old_value}, not {value}: "
+    elif change := first_change(before.get("digests", {}), digests or {}):
+        problem = f", but since then {change}: restore it, "
+    else:
+        return
+    raise InputError(
+        f"{folder} holds {kind} run{problem}choose another run_name or output_dir, or remove the folder",
+        "run_name",
+        "output_dir",
+    )
 
 
 def first_difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
@@ -170,17 +177,6 @@ def check_same_on_all_processes(digests: Digests, processes: Processes) -> None:
     groups = digests.items()
     named = {f"{group} {name}": digest for group, files in groups for name, digest in files.items()}
     processes.check_same_files(named)
-
-
-def check_same_inputs(folder: Path, kind: str, before: Digests, now: Digests) -> None:
-    """Raise InputError if the run in a folder, "a finished" or "an unfinished" one, read other files."""
-    if change := first_change(before, now):
-        raise InputError(
-            f"{folder} holds {kind} run, but since then {change}: "
-            "restore it, choose another run_name or output_dir, or remove the folder",
-            "run_name",
-            "output_dir",
-        )
 
 
 def first_change(before: Digests, now: Digests) -> str:

@@ -18,6 +18,7 @@ from tmft.errors import InputError, describe_error
 from tmft.io.atomic import FolderInUseError, folder_lock
 from tmft.io.distributed import Processes, single_process
 from tmft.losses.objectives import OBJECTIVES
+from tmft.runs.result_json import read_provenance
 from tmft.runs.run_config import FineTuningConfig, Run
 from tmft.runs.run_folder import (
     check_run_name,
@@ -25,7 +26,6 @@ from tmft.runs.run_folder import (
     load_finished_result,
     reserve_folder,
 )
-from tmft.runs.run_result import read_provenance
 from tmft.runs.sweeps import sweep_summaries
 
 WAITING_INTERVAL = 2.0  # seconds from one look at the runs of another process to the next

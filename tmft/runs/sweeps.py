@@ -21,9 +21,8 @@ from tmft.io.files import is_file
 from tmft.io.formatting import MAX_NAME_LENGTH, mean_and_std, text_bar, text_table
 from tmft.io.paths import PACKAGE_DATA
 from tmft.metrics import is_computed_on_text
-from tmft.runs.result_json import RESULT_FILE, read_result
+from tmft.runs.result_json import RESULT_FILE, find_score, list_score_names, read_result
 from tmft.runs.run_folder import first_difference
-from tmft.runs.run_result import find_score, list_score_names
 
 log: logging.Logger = logging.getLogger("tmft")
 

@@ -26,6 +26,8 @@ from tmft.io.formatting import format_duration, percent
 from tmft.loop import fit
 from tmft.losses.nested import NestedLoss, SubEmbeddingSlices
 from tmft.runs.predictions import save_predictions
+from tmft.runs.predictor import save_heads
+from tmft.runs.result_json import format_provenance
 from tmft.runs.run_config import FineTuningRecipe, Run
 from tmft.runs.run_folder import (
     check_same_on_all_processes,
@@ -33,7 +35,7 @@ from tmft.runs.run_folder import (
     load_finished_result,
     lock_run_folder,
 )
-from tmft.runs.run_result import fine_tuning_result, format_provenance, save_heads, write_result
+from tmft.runs.run_result import fine_tuning_result, write_result
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.speed.cuda_graphs import GraphedEmbedder
 from tmft.students.quantized_weights import QuantizedWeights
