@@ -3,7 +3,7 @@
     python tests/bench/bench.py engines --environments FOLDER --json docs/engines.json
 
 makes in FOLDER the virtual environments of ENVIRONMENTS and the converted models of MODELS that are missing
-(12 GB), and measures every engine of ENGINES. What cannot be installed, converted or opened is listed with
+(10 GB), and measures every engine of ENGINES. What cannot be installed, converted or opened is listed with
 the reason. All engines have THREADS threads. First each one embeds the pairs of STSB test; then all of them
 are started again, one after the other, until their first embedding (their files are in the system's cache
 now); then they take turns with the sentences of a round, and with one sentence of 12 tokens.

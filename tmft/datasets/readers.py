@@ -68,20 +68,13 @@ def read_rows_by_name(path: Path, files: Mapping[str, Sequence[ReleaseFile]]) ->
         name, _, label = key.partition("=")
         if len(files) == 1 and is_file(path):
             rows = read_release_file(path, choices[0])
-        else:
-            file = first_existing(path, choices)
+        elif file := next((file for file in choices if is_file(path / file.name)), None):
             rows = read_release_file(path / file.name, file)
+        else:
+            names = " or ".join(file.name for file in choices)
+            raise InputError(f"no {choices[0].name} in {path}: name the folder of the release, with {names}")
         result.setdefault(name, []).extend((label, *row) if label else row for row in rows)
     return result
-
-
-def first_existing(folder: Path, files: Sequence[ReleaseFile]) -> ReleaseFile:
-    """Return the first of some files that exists in a folder; raise InputError if none does."""
-    for file in files:
-        if is_file(folder / file.name):
-            return file
-    names = " or ".join(file.name for file in files)
-    raise InputError(f"no {files[0].name} in {folder}: name the folder of the release, with {names}")
 
 
 def read_release_file(path: Path, file: ReleaseFile, known_sha256: Mapping[str, str] = SHA256) -> list[Row]:

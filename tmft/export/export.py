@@ -4,22 +4,26 @@ In every format but compact sentence-transformers can load the result. The folde
 temporary name and renamed when it is complete.
 """
 
+import shutil
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
+from tmft.checkpoints.compact import LAYOUT_KEY, LAYOUT_VERSION, pack_weights
 from tmft.checkpoints.model_card import PLACEHOLDER_PATH, ModelCardData, sentence_model_card
+from tmft.checkpoints.st_folder import prompt_templates
 from tmft.checkpoints.weights import DTYPES
-from tmft.embedding.modules import Dense
+from tmft.embedding.modules import Dense, Normalize
 from tmft.errors import InputError, check_choice
-from tmft.export.compact_export import ENCODER_FILE, quantize_compact, require_compact_support, write_compact
-from tmft.export.numpy_encoder import Encoder as NumpyEncoder
+from tmft.export import numpy_encoder
 from tmft.export.onnx import OnnxEncoder, quantize_onnx, require_onnx_support, write_onnx
 from tmft.io.atomic import check_output_folder, replacing_files, write_file
 from tmft.models.families import FAMILIES, convert_to_bert, empty_encoder
@@ -92,10 +96,59 @@ def to_bert(model: SentenceEncoder, format: str = "bert") -> SentenceEncoder:
     return converted.eval()
 
 
+# ---------------------------------------------------------------------------------------- the compact format
+
+# Its weights have 4 or 8 bits: tmft/checkpoints/compact.py describes the files. tmft/export/numpy_encoder.py,
+# which is copied to the folder as encode.py, computes the embeddings without torch.
+ENCODER_FILE = "encode.py"
+
+
 def prepare_compact(model: SentenceEncoder) -> SentenceEncoder:
     """Return a model that encode.py of the compact format computes: the same one, or a BERT."""
     family = FAMILIES[model.encoder.config.model_type]
     return require_compact_support(model if family.has_numpy_encoder else to_bert(model, "compact"))
+
+
+def require_compact_support(model: SentenceEncoder) -> SentenceEncoder:
+    """Return the model unchanged. Raises InputError if numpy_encoder.py cannot compute it."""
+    config = model.encoder.config
+    activations = [module.activation for module in model.head_modules if isinstance(module, Dense)]
+    dense_activations = {f"{type(one).__module__}.{type(one).__name__}" for one in activations}
+    problems = {
+        f"pools by {model.pooling}": model.pooling not in ("mean", "cls"),
+        "mixes several layers": model.layers is not None,
+        "weights tokens": model.token_weights is not None,
+        "is causal": config.predicts_next_token,
+        "leaves prompts out of the pooling": not model.include_prompt,
+        "truncates texts on the left": model.tokenizer.truncation_side != "right",
+        f"has the activation {config.hidden_act}": config.hidden_act not in numpy_encoder.HIDDEN_ACTIVATIONS,
+        "has a Dense with an activation that is not Tanh": not dense_activations
+        <= numpy_encoder.DENSE_ACTIVATIONS.keys(),
+        "has other modules than Dense and Normalize": not all(
+            isinstance(m, Dense | Normalize) for m in model.head_modules
+        ),
+        "has weights beyond 65504, the largest number of float16": not all(
+            weight.half().isfinite().all() for weight in model.state_dict().values()
+        ),
+        "has prompts that are no prefixes": bool(prompt_templates(model)),
+    }
+    if found := [problem for problem, is_there in problems.items() if is_there]:
+        problem = f"format compact: the model {found[0]}, which {ENCODER_FILE} cannot compute"
+        raise InputError(f"{problem}: choose `format` onnx", "format")
+    return model
+
+
+def write_compact(model: SentenceEncoder, folder: Path, dtype: torch.dtype) -> None:
+    """Write a model folder with float32 weights, which `quantize_compact` converts, and encode.py."""
+    model.save_pretrained(folder, dtype)
+    shutil.copyfile(numpy_encoder.__file__, folder / ENCODER_FILE)
+
+
+def quantize_compact(folder: Path, dtype: str) -> None:
+    """Convert the weights in a model folder to "int4" or "int8"."""
+    for path in folder.rglob("model.safetensors"):
+        packed = pack_weights(load_file(path), dtype)
+        write_file(path, partial(save_file, packed, metadata={LAYOUT_KEY: LAYOUT_VERSION}))
 
 
 def load_tmft(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
@@ -110,7 +163,7 @@ def open_compact(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
     It raises InputError unless tmft computes the same from the same rounded weights.
     """
     try:
-        encoder, encode = NumpyEncoder(folder), load_tmft(folder)
+        encoder, encode = numpy_encoder.Encoder(folder), load_tmft(folder)
     except ValueError as error:
         raise InputError(f"format compact: {error}, or choose `format` onnx", "format") from None
 
@@ -121,6 +174,8 @@ def open_compact(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
 
     return encode_and_compare
 
+
+# ------------------------------------------------------------------------------------------- all formats
 
 FORMATS = {
     "sentence-transformers": ExportFormat(lambda model: model, SentenceEncoder.save_pretrained, load_tmft),

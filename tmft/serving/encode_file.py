@@ -250,13 +250,6 @@ def to_precision(embeddings: np.ndarray, precision: str) -> np.ndarray:
     return embeddings
 
 
-def from_precision(stored: np.ndarray, precision: str) -> np.ndarray:
-    """Return what a file stores as (N, D) float32: int8 as it is, and the signs as 1 and -1."""
-    if precision == "binary":
-        return np.unpackbits(stored, axis=1).astype(np.float32) * 2 - 1
-    return stored.astype(np.float32)
-
-
 def write_npy(blocks: Iterator[np.ndarray], count: int, dimensions: int, precision: str, out: Path) -> None:
     """Write a .npy file: its header, followed by the embeddings of all blocks."""
     row = to_precision(np.zeros((1, dimensions), "<f4"), precision)

@@ -27,7 +27,6 @@ from tmft.serving.encode_file import (
     EMBEDDING_PRECISIONS,
     batched,
     check_embedding_precision,
-    from_precision,
     is_parquet,
     metadata_path,
     to_precision,
@@ -232,7 +231,7 @@ class SavedVectors:
         self.path, self.text, self.hash = path, hashlib.sha256(), hashlib.sha256()
 
     def read(self, start: int, lines: list[str]) -> np.ndarray:
-        """Return the embeddings of lines from index `start` on, (N, D). Raises InputError if some lack."""
+        """Return the embeddings of N lines from index `start` on, (N, D) float32; they must all be there."""
         block = np.array(self.embeddings[start : start + len(lines)])
         if len(block) < len(lines):
             raise self.text_error("the text has more lines than there are embeddings")
@@ -241,7 +240,9 @@ class SavedVectors:
         if not np.isfinite(block).all():
             problem = f"vectors {self.path}: they have values that are not finite"
             raise InputError(f"{problem}: encode again", "vectors")
-        return from_precision(block, self.precision)
+        if self.precision == "binary":
+            return np.unpackbits(block, axis=1).astype(np.float32) * 2 - 1  # the signs as 1 and -1
+        return block.astype(np.float32)
 
     def check(self, path: Path) -> None:
         """Raise InputError unless the embeddings that were read are unchanged and those of the text, path."""

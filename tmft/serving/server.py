@@ -227,19 +227,17 @@ class BoundedQueue:
 
 
 async def refuse(request: Request, error: Any) -> JSONResponse:
-    """Answer an error in the form of OpenAI's API, the message of which its clients show."""
+    """Answer an error in the form of OpenAI's API, the message of which its clients show.
+
+    Of a request that is not valid the wrong fields are named, because FastAPI's message would repeat all
+    texts. What went wrong here is answered without its details.
+    """
+    if isinstance(error, RequestValidationError):
+        problems = {f"{problem['loc'][:2][-1]}: {problem['msg']}" for problem in error.errors()}
+        error = HTTPException(400, "; ".join(sorted(problems)))
+    elif not isinstance(error, AnyHTTPException):
+        error = HTTPException(500, "the server failed: see its log")
     return JSONResponse({"error": {"message": error.detail}}, error.status_code, error.headers)
-
-
-async def refuse_json(request: Request, error: Any) -> JSONResponse:
-    """Name the wrong fields of a request; the message of FastAPI would repeat all texts."""
-    problems = {f"{problem['loc'][:2][-1]}: {problem['msg']}" for problem in error.errors()}
-    return await refuse(request, HTTPException(400, "; ".join(sorted(problems))))
-
-
-async def refuse_anything(request: Request, error: Any) -> JSONResponse:
-    """Answer what went wrong here, without its details."""
-    return await refuse(request, HTTPException(500, "the server failed: see its log"))
 
 
 def say_when_ready(address: str, record: logging.LogRecord) -> bool:
@@ -282,9 +280,8 @@ def serve(load: Callable[[], SentenceEncoder], host: str = "127.0.0.1", port: in
         restart_workers=True,
         fast_queue=True,
     )
-    server.app.add_exception_handler(AnyHTTPException, refuse)
-    server.app.add_exception_handler(RequestValidationError, refuse_json)
-    server.app.add_exception_handler(Exception, refuse_anything)
+    for kind in (AnyHTTPException, RequestValidationError, Exception):
+        server.app.add_exception_handler(kind, refuse)
     server.app.add_middleware(BoundedQueue)
     served = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "tmft"}
     server.app.add_api_route("/v1/models", lambda: {"object": "list", "data": [served]})

@@ -101,17 +101,14 @@ def find_required_ids(model: SentenceEncoder) -> set[int]:
     kept = special_ids(model.tokenizer) | set(model.encoder.embeddings.extra_ids)
     # RoBERTa counts positions from the id of the padding token, which may therefore not change
     kept |= set(range(model.encoder.config.position_offset))
-    kept |= {id for token, id in backend.get_vocab().items() if is_ascii_letter(token)}
+    for token, id in backend.get_vocab().items():
+        bare = token.removeprefix("##").removeprefix("▁")
+        if len(bare) == 1 and bare.isascii():  # such as a, ##a or ▁a
+            kept.add(id)
     # the score of an unknown token is derived from the lowest score of all tokens
     if config["type"] == "Unigram":
         kept |= {config["unk_id"], min(range(len(config["vocab"])), key=lambda id: config["vocab"][id][1])}
     return {id for id in kept if id < model.encoder.config.vocab_size}
-
-
-def is_ascii_letter(token: str) -> bool:
-    """Return whether a token is a single ASCII character, such as a, ##a or ▁a."""
-    bare = token.removeprefix("##").removeprefix("▁")
-    return len(bare) == 1 and bare.isascii()
 
 
 def prune_tokenizer(tokenizer: Tokenizer, kept: list[int]) -> Tokenizer:
