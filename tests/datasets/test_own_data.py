@@ -65,28 +65,6 @@ def test_a_table_of_a_german_excel_comes_out(tmp_path, capsys):
         convert_tables([str(path)], PAIRS, encoding="cp1252", decimal=",")
 
 
-@pytest.mark.parametrize("folder", ["new", "old"])
-def test_an_interrupted_conversion_writes_no_file(folder, table, tmp_path, monkeypatch):
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old/notes.txt").write_text("mine")
-    write_text = Path.write_text
-
-    def stop_at_dev(path, *args, **options):
-        if path.name == "dev.tsv":
-            raise KeyboardInterrupt
-        return write_text(path, *args, **options)
-
-    monkeypatch.setattr(Path, "write_text", stop_at_dev)
-    with pytest.raises(KeyboardInterrupt):
-        convert_tables([table], PAIRS, tmp_path / folder, (0.8, 0.1, 0.1))
-    monkeypatch.undo()
-    kept = {path.name for path in tmp_path.rglob("*")}
-    assert kept == {"old", "notes.txt", "pairs.csv"}
-    convert_tables([table], PAIRS, tmp_path / folder, (0.8, 0.1, 0.1))
-    written = {path.name for path in (tmp_path / folder).glob("*.tsv")}
-    assert written == {"train.tsv", "dev.tsv", "test.tsv"}
-
-
 def test_the_sample_comes_out_as_it_went_in_through_each_form(tmp_path):
     """The three files of the sample, as CSV, JSONL and TSV."""
     source = ROOT / "data/sample"
@@ -122,19 +100,6 @@ def test_the_examples_are_divided_once_and_none_is_lost(table, tmp_path):
     assert (tmp_path / "b/dev.tsv").read_bytes() == (tmp_path / "a/dev.tsv").read_bytes()
     convert_tables([table], PAIRS, tmp_path / "c", (0.8, 0.15, 0.05), seed=1)
     assert (tmp_path / "c/dev.tsv").read_bytes() != (tmp_path / "a/dev.tsv").read_bytes()
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_equal_pairs_come_into_the_same_split(seed, tmp_path):
-    rows = [(f"Text {n % 20}", f"other {n % 20}", n % 6) for n in range(60)]
-    rows += [(b.upper(), a, c) for a, b, c in rows]
-    table = write_csv(tmp_path / "pairs.csv", rows)
-    report = convert_tables([table], PAIRS, tmp_path / "a", (0.5, 0.25, 0.25), seed)
-    assert not [line for line in report if "also in" in line]
-    contents = [
-        set((tmp_path / f"a/{s}.tsv").read_text().split("\n")[1:-1]) for s in ("train", "dev", "test")
-    ]
-    assert all(contents)
 
 
 def test_the_report_says_what_is_worth_a_second_look(tmp_path):

@@ -165,18 +165,6 @@ def test_an_absent_data_set_is_downloaded_once_with_a_message(published, capsys)
     assert second == f"wrote {published / 'stsb'} (train 3, dev 3, test 3 pairs)"
 
 
-def test_a_data_set_in_a_folder_of_several_is_downloaded_with_them(published, tmp_path, monkeypatch, capsys):
-    files = [url.rpartition("/")[2] for url in RELEASES["clustering"].urls]
-    for number, file in enumerate(files):
-        (tmp_path / file).write_text(f"7\ta man {number}\n9\t\n")
-    here = tuple((tmp_path / file).as_uri() for file in files)
-    monkeypatch.setitem(RELEASES, "clustering", replace(RELEASES["clustering"], sizes={}, urls=here))
-    first, last = (read_split(get_task(name), "test") for name in ("agnews", "tweet"))
-    assert (first.texts, first.labels) == ((["a man 0", "."],), ["7", "9"])
-    assert last.texts == (["a man 5", "."],)
-    assert capsys.readouterr().out.count("is absent: downloading the official release") == 1
-
-
 def run_train(checkpoint, *data):
     where = checkpoint.parent / "runs"
     train.main(["--ckpt", str(checkpoint), "--output-dir", str(where), "--epochs", "1", *data])

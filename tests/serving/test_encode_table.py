@@ -67,18 +67,6 @@ def test_texts_that_are_cut_at_another_line_end_have_another_digest(texts, tmp_p
     assert len(set(records)) == 3
 
 
-@pytest.mark.parametrize("out", ["x.npy", "x.parquet"])
-def test_an_interrupted_table_resumes(out, tmp_path):
-    if out == "x.parquet":
-        pytest.importorskip("pyarrow")
-    model, out, table = tiny_model(), tmp_path / out, write_table(tmp_path, "csv")
-    encode_file(model, table, tmp_path / f"whole{out.suffix}", ALONE, "text")
-    interrupt(model, table, out, 2, column="text")
-    assert encode_file(model, table, out, ALONE, "text") == (len(TEXTS), 10)
-    assert out.read_bytes() == (tmp_path / f"whole{out.suffix}").read_bytes()
-    assert not list(tmp_path.glob("*.parts"))
-
-
 def test_a_parquet_file_has_the_numbers_of_the_npy_file_and_the_record(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     model, table = tiny_model(), write_table(tmp_path, "csv")

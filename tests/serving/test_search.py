@@ -137,7 +137,7 @@ def test_vectors_of_an_unknown_precision_are_refused(text, tmp_path):
             nearest_lines(model, "a cat", text, vectors=vectors)
 
 
-def test_a_search_reads_the_vectors_that_encode_wrote(text, tmp_path, monkeypatch, capsys, tiny_folder):
+def test_a_search_reads_the_vectors_that_encode_wrote(text, tmp_path, monkeypatch):
     model, vectors = tiny_model(), tmp_path / "x.npy"
     encode_file(model, text, vectors, ALONE)
     read = []
@@ -148,11 +148,6 @@ def test_a_search_reads_the_vectors_that_encode_wrote(text, tmp_path, monkeypatc
     expected = nearest_lines(model, "a cat", text)
     assert [line for _, line in found] == [line for _, line in expected]
     np.testing.assert_allclose([c for c, _ in found], [c for c, _ in expected], atol=1e-6)
-    words = [str(tiny_folder), "a cat", "--corpus", str(text), "--device", "cpu"]
-    encode.main([str(tiny_folder), str(text), "--device", "cpu", "--out", str(vectors)])
-    capsys.readouterr()
-    search.main([*words, "--vectors", str(vectors)])
-    assert capsys.readouterr().out.startswith("1.0000  a cat\n")
 
 
 def with_prompts(folder) -> SentenceEncoder:

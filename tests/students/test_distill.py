@@ -12,7 +12,6 @@ from conftest import ROOT, assert_same_embeddings
 import tmft.students.distill as distillation
 from tmft.checkpoints.model_card import sentence_model_card
 from tmft.cli import student_command
-from tmft.device import ProgressLines
 from tmft.errors import InputError
 from tmft.export.export import export
 from tmft.io.text import read_lines
@@ -201,17 +200,6 @@ def test_the_command_writes_a_student_that_train_accepts_at_once(lines, tmp_path
         student_command.main(arguments)
     with pytest.raises(InputError, match="^num_layers -1: choose 0 or more$"):
         student_command.main([str(TWIN), str(tmp_path / "x"), "--text", str(text), "--num-layers", "-1"])
-
-
-def test_the_command_shows_progress_while_a_large_teacher_embeds_its_tokens(
-    tmp_path, lines, monkeypatch, capsys
-):
-    monkeypatch.setattr(ProgressLines, "LINE_INTERVAL", 0.0)
-    (tmp_path / "lines.txt").write_text("\n".join(lines), encoding="utf-8")
-    student_command.main(
-        [str(TWIN), str(tmp_path / "start"), "--text", str(tmp_path / "lines.txt"), "--vocab-size", "2000"]
-    )
-    assert re.search(r"encode: \d+ of 2000 sentences, 00:\d\d left", capsys.readouterr().err)
 
 
 def test_without_text_the_lines_are_random_words_of_the_vocabulary(teacher, monkeypatch):

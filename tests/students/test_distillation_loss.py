@@ -9,16 +9,14 @@ import pytest
 import scipy.linalg
 import torch
 import torch.nn.functional as F
-from conftest import ROOT, SENTENCES, tiny_model, training_task
+from conftest import ROOT, tiny_model
 from processes import run_together
 
 import evaluate
 import tmft.students.distillation_data as distillation_data
 import train
-from tmft.data import Examples
 from tmft.datasets import task_lookup
 from tmft.errors import InputError
-from tmft.loop import Recipe, fit
 from tmft.metrics import teacher_cosine
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.students.distillation_data import combine_embeddings, teacher_examples
@@ -54,31 +52,6 @@ def test_a_teacher_with_more_dimensions_needs_a_projection(uv):
     with pytest.raises(InputError, match="have 7 dimensions, the student's 8: add projection 7") as error:
         objective(uv[0], uv[1][:, :7])
     assert "--projection 7" in error.value.as_cli_message()
-
-
-def test_a_student_approaches_its_teacher(tmp_path):
-    """The first 2 of 4 layers are trained on the embeddings of all 4."""
-    teacher, student = tiny_model(), tiny_model()
-    del student.encoder.layers[2:]
-    lines = [f"{a} {b} {c}" for a in ("the man", "a dog") for b in ("plays", "eats") for c in SENTENCES]
-    target = torch.from_numpy(teacher.encode(lines))
-    task = TASKS["distillation"]
-    train_set = Examples((lines,), target)
-    pairs = lines[:10], lines[10:]
-    u, v = (torch.from_numpy(teacher.encode(column)) for column in pairs)
-    dev = Examples(pairs, F.cosine_similarity(u, v).tolist())
-
-    def distance() -> float:
-        return 1 - F.cosine_similarity(torch.from_numpy(student.encode(lines)), target).mean().item()
-
-    before = distance()
-    objective = EmbeddingDistillation(24, Task("", objective_args=OBJECTIVE_ARGS))
-    recipe = Recipe(epochs=40, batch_size=5, lr=3e-3, precision="fp32")
-    losses, distances = [], []
-    for epoch in fit(student, training_task(task, objective, train_set, dev), recipe, 0):
-        losses.append(epoch.loss)
-        distances.append(distance())
-    assert losses[-1] < 0.3 * losses[0] and distances[-1] < 0.4 * before
 
 
 # ------------------------------------------------------------------------------------ text and its embeddings

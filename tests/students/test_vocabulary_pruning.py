@@ -11,7 +11,6 @@ from tokenizers import models
 import tmft.cli.export_command as export_command
 from tmft.embedding.modules import make_projection
 from tmft.errors import InputError
-from tmft.export.export import export
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.students.vocabulary_pruning import prune_vocabulary
 from tmft.tokenizer import Tokenizer
@@ -99,18 +98,6 @@ def test_what_cannot_be_pruned_is_refused():
         prune_vocabulary(model, ["ab"])
     with pytest.raises(InputError, match="prune_vocabulary: the text is empty"):
         prune_vocabulary(tiny_model(), [])
-
-
-def test_the_command_prints_the_sizes(tmp_path, capsys):
-    (tmp_path / "text.txt").write_text("\n".join(TEXT), encoding="utf-8")
-    options = ["--layer", "1", "--prune-vocabulary", str(tmp_path / "text.txt")]
-    export_command.main([str(TWINS / "mlm"), str(tmp_path / "x"), *options])
-    output = capsys.readouterr().out
-    assert "vocabulary of 8192 tokens pruned to " in output
-    assert "largest difference of 242 embeddings: 0.0e+00" not in output  # beside the whole, on other text
-    opened = SentenceEncoder.from_pretrained(tmp_path / "x")
-    assert (opened.encode(TEXT) == SentenceEncoder.from_pretrained(TWINS / "mlm", 1).encode(TEXT)).all()
-    export(opened, tmp_path / "again")
 
 
 def test_with_a_size_the_most_frequent_tokens_are_kept(tmp_path, capsys):
