@@ -15,8 +15,8 @@ from test_releases import FORMS, write
 import tmft.datasets.download
 import tmft.datasets.readers
 from tmft.data import SPLITS, read_examples
-from tmft.datasets.digests import SHA256
 from tmft.datasets.download import download_dataset
+from tmft.datasets.readers import SHA256
 from tmft.datasets.releases import RELEASES
 from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
@@ -89,19 +89,6 @@ def test_several_files_are_downloaded_from_their_addresses_and_checked(
     assert "(train 2, dev 2, test 2 texts)" in download_dataset("sst5", None, tmp_path / "data")
 
 
-def test_a_name_that_others_use_for_other_texts_is_checked_only_if_it_was_downloaded(
-    server, served, tmp_path, monkeypatch
-):
-    (served / "rt-polarity.pos").write_text("good\n")
-    urls = (f"{server}/rt-polarity.pos",)
-    monkeypatch.setitem(RELEASES, "senteval", replace(RELEASES["senteval"], urls=urls))
-    with pytest.raises(InputError, match=r"rt-polarity.pos is not the published rt-polarity.pos \(SHA-256"):
-        download_dataset("senteval", None, tmp_path / "data")
-    assert not (tmp_path / "data").exists()
-    with pytest.raises(InputError, match="no rt-polarity.neg in "):  # a user's own is read
-        download_dataset("senteval", str(served), tmp_path / "data")
-
-
 # ------------------------------------------------------------------------------------------- what is wrong
 
 
@@ -135,9 +122,7 @@ ANSWERS = {  # what a server sends -> what the message says
         "IncompleteRead",
     ),
     "a part": (LINE + b"Content-Length: 99\r\n\r\nabc", "3 of 99 bytes arrived"),
-    "a length of 1 EB": (LINE + b"Content-Length: 1000000000000000000\r\n\r\nabc", "claims 10+ bytes"),
     "a length that is no number": (LINE + b"Content-Length: x\r\n\r\nabc", "invalid literal"),
-    "more than any data set": (LINE + b"\r\n" + b"a" * 200_000, "more than 100000 bytes arrived"),
     "wait a day": (b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 86400\r\n\r\n", "Too Many Requests"),
     "a circle": (b"HTTP/1.1 302 Found\r\nLocation: /stsbenchmark.tsv.gz\r\n\r\n", "infinite loop"),
     "another protocol": (b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\n\r\n", "is not allowed"),
@@ -161,9 +146,8 @@ def answer(start_server):
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
-def test_a_server_that_answers_anything_is_one_line_at_once(kind, answer, tmp_path, monkeypatch):
+def test_a_server_that_answers_anything_is_one_line_at_once(kind, answer, tmp_path):
     content, message = ANSWERS[kind]
-    monkeypatch.setattr(tmft.datasets.download, "MAX_DOWNLOAD_BYTES", 100_000)
     start = time.perf_counter()
     with pytest.raises(InputError, match=f"cannot download .*{message}.*: check the network, or") as error:
         download_dataset("stsb", f"{answer(content)}/stsbenchmark.tsv.gz", tmp_path / "data")

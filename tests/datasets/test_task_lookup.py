@@ -17,8 +17,8 @@ import tmft.datasets.download
 import tmft.datasets.task_lookup
 import train
 from tmft.data import SPLITS, read_examples
-from tmft.datasets.digests import SHA256
 from tmft.datasets.download import download_dataset
+from tmft.datasets.readers import SHA256
 from tmft.datasets.releases import RELEASES
 from tmft.datasets.task_lookup import (
     get_task,

@@ -25,9 +25,9 @@ from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.tokenizers import load_tokenizer, tokenizer_to_files
 from tmft.data import read_examples
-from tmft.datasets.digests import SHA256
 from tmft.datasets.download import unzip_texts, write_splits
 from tmft.datasets.own_data import convert_tables, parse_columns
+from tmft.datasets.readers import SHA256
 from tmft.datasets.releases import RELEASES, read_release
 from tmft.embedding.token_weights import TokenWeights
 from tmft.io.distributed import single_process

@@ -49,7 +49,6 @@ class ExportFormat:
     quantize: converts the float32 weights in a folder to 4 or 8 bits: (folder, entry of QUANTIZED_DTYPES).
         None if the format has no such weights.
     open_float32: the same as open for the files before `quantize`; None if open reads these, too.
-    graph_pattern: of the path of the graph, or of encode.py, in the folder; '' if it has neither.
     """
 
     prepare: Callable[[SentenceEncoder], SentenceEncoder]
@@ -58,7 +57,6 @@ class ExportFormat:
     dtypes: tuple[str, ...] = tuple(DTYPES)
     quantize: Callable[[Path, str], None] | None = None
     open_float32: Callable[[Path], Callable[[Sequence[str]], np.ndarray]] | None = None
-    graph_pattern: str = ""
 
 
 def to_bert(model: SentenceEncoder, format: str = "bert") -> SentenceEncoder:
@@ -186,7 +184,6 @@ FORMATS = {
         lambda folder: OnnxEncoder(folder).encode,
         ("float32", "float16", "int8", "uint8"),
         quantize_onnx,
-        graph_pattern="onnx/*.onnx",
     ),
     "compact": ExportFormat(
         prepare_compact,
@@ -195,7 +192,6 @@ FORMATS = {
         ("int4", "int8"),
         quantize=quantize_compact,
         open_float32=load_tmft,
-        graph_pattern=ENCODER_FILE,
     ),
 }
 
@@ -240,11 +236,10 @@ def export(
             open_float32 = export_format.open_float32 or export_format.open
             check_cosines(open_float32(new)(texts), expected, "float32", source)
             export_format.quantize(new, dtype)
-        graph_file = ""
-        if export_format.graph_pattern:
-            [graph] = new.glob(export_format.graph_pattern)
-            graph_file = graph.relative_to(new).as_posix()
-        card = sentence_model_card(converted, card_data, PLACEHOLDER_PATH, graph_file)
+        graphs = [
+            path.relative_to(new).as_posix() for path in (*new.glob("onnx/*.onnx"), *new.glob(ENCODER_FILE))
+        ]
+        card = sentence_model_card(converted, card_data, PLACEHOLDER_PATH, *graphs)
         write_file(new / "README.md", card)
         embeddings = export_format.open(new)(texts)
         check_finite_embeddings(embeddings, texts, source)
