@@ -64,11 +64,14 @@ def download_dataset(dataset_name: str, source: str | None = None, root: Path = 
 
 def check_download_folder(folder: Path, source: str | None) -> None:
     """Raise InputError if the folder of a data set cannot be written, or holds the release itself."""
+    if folder.is_symlink():
+        problem = f"cannot write {folder}: it is a symbolic link"
+        raise InputError(f"{problem}: remove it, or choose another folder")
     check_output_folder(folder)
     if source is not None and folder.exists():
         place = Path(source).absolute()
         if any(is_same_file(folder, path) for path in (place, *place.parents)):
-            problem = f"the release, {source}, is in this folder, whose files would be replaced"
+            problem = f"the release, {source}, is in this folder, which would be replaced"
             raise InputError(f"cannot write {folder}: {problem}: choose another folder")
 
 
