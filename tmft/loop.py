@@ -5,15 +5,15 @@ One step of `fit`, and what to read of each file:
     token ids of P pairs            Batch, made by TrainingTask.batch   training_task.py
     -> rows of several sentences    PackedEmbedder, which calls pack    packing.py
     -> the last kept hidden state   SentenceEncoder.forward             sentence_encoder.py
-                                    BaseEncoder.forward, the mask       encoder.py
                                     BertEncoder, its first l layers     bert.py
     -> u and v, (P, D) each         mean_pooling                        pooling.py
     -> the loss, a scalar           CosineMSE, the loss of the paper    loss.py
-    -> gradients, clip, step        TrainedWeights, MixedPrecision      optimizers.py
+    -> gradients, clip, step        `fit`, below                        loop.py
 
-After each epoch TrainingTask.evaluate embeds dev in the same way (SentenceEncoder.embed_token_ids, in batches
-of similar lengths), takes the cosines of the pairs, and scores them by `spearman` (metrics.py). The examples
-are read from TSV files by `read_examples` (data.py) before all this.
+Two more files do what their callers say of them: optimizers.py (parameter groups, learning rate, autocast)
+and encoder.py (the attention mask). After each epoch TrainingTask.evaluate embeds dev in the same way
+(SentenceEncoder.embed_token_ids, in batches of similar lengths), takes the cosines of the pairs, and scores
+them by `spearman` (metrics.py). The examples are read from TSV files by `read_examples` (data.py) before.
 
 docs/lecture/one_file.py has all of it in a single file. What is not the method plugs in from outside, through
 `embed` and callbacks (runs/train_run.py).
@@ -116,7 +116,7 @@ def fit(
     # Iterating over `steps` gives one epoch; a step is a list of batches, one for each task that it trains.
     steps = EpochSteps(task, recipe.batch_size, seed)
 
-    # Weights: those of the encoder and, if the loss has one, of its head.
+    # Weights: those of the encoder and, if the loss has one, of its head. Matrices decay, vectors do not.
     weights = TrainedWeights(model, task.objectives, task.token_ids("train"), recipe.optimizer)
     groups = parameter_groups(weights.parameters, recipe.weight_decay)
     optimizer = OPTIMIZERS[recipe.optimizer](groups, lr=recipe.lr)

@@ -118,8 +118,8 @@ class EvalOutput:
 class TrainingTask:
     """Makes batches of the training examples of a task, computes its loss and evaluates it.
 
-    objective: an object of one of the classes in OBJECTIVES, made for embeddings of this width: the loss, and
-        the predictions that the metric scores.
+    objective: an object of one of the classes in OBJECTIVES (losses/objectives.py), made for embeddings of
+        this width: the loss, and the predictions that the metric scores.
     examples: name of a split -> its examples, of "train", "dev" and, to evaluate it, "test".
     loss_weight: factor of the loss if several tasks are trained at once.
     name: name of the task; "" if there is only one.
