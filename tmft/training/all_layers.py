@@ -13,9 +13,9 @@ from tmft.training_task import Batch, Embedder
 
 
 class AllLayersEmbedder(Embedder):
-    """Embeds each sentence as its pooled hidden states 0 to L, concatenated, for a model with L layers.
+    """Embeds each sentence as its pooled hidden states 0 to l, concatenated, for a model with l layers.
 
-    sub_embeddings: where each hidden state is in the concatenation; made with num_layers=L. It draws random
+    sub_embeddings: where each hidden state is in the concatenation; made with num_layers=l. It draws random
         layers in a step, so its random state is saved and restored with this object.
     Raises InputError for a model that averages several layers.
     """
@@ -33,12 +33,12 @@ class AllLayersEmbedder(Embedder):
         self.width, self.sub_embeddings = sub_embeddings.width, sub_embeddings
 
     def __call__(self, batch: Batch) -> Tensor:
-        pooled = self.model.forward_all_layers(pack(batch.token_ids).to(self.device))  # (L + 1, S, D)
-        return pooled.transpose(0, 1).flatten(1)  # (S, (L + 1) D)
+        pooled = self.model.forward_all_layers(pack(batch.token_ids).to(self.device))  # (l + 1, S, D)
+        return pooled.transpose(0, 1).flatten(1)  # (S, (l + 1) D)
 
     def embed_no_grad(self, token_ids: Sequence[Sequence[int]]) -> Tensor:
-        pooled = self.model.embed_token_ids(token_ids, self.model.forward_all_layers)  # (L + 1, S, D)
-        return pooled.transpose(0, 1).flatten(1)  # (S, (L + 1) D)
+        pooled = self.model.embed_token_ids(token_ids, self.model.forward_all_layers)  # (l + 1, S, D)
+        return pooled.transpose(0, 1).flatten(1)  # (S, (l + 1) D)
 
     def state_dict(self) -> dict[str, Any]:
         return self.sub_embeddings.state_dict()
