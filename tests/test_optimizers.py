@@ -111,6 +111,6 @@ def test_only_fp16_scales_the_loss(precision, scale):
 def test_products_inside_the_block_have_the_precision_and_outside_float32(precision, dtype):
     x, amp = torch.ones(4, 4), MixedPrecision(CPU, precision)
     for _ in range(2):  # the same object can be entered again
-        with amp:
+        with amp.autocast():
             assert (x @ x).dtype == dtype
         assert (x @ x).dtype == torch.float32

@@ -123,9 +123,8 @@ def fit(
     schedule = LR_SCHEDULES[recipe.lr_schedule]
     scheduler = schedule(optimizer, recipe.warmup_ratio, recipe.epochs * len(steps))
 
-    # In float32 `with amp` changes no result beyond rounding: on a CPU, it may choose a faster library. Its
-    # methods are those of torch that they are named after: loss.backward(), clip_grad_norm_() and
-    # optimizer.step().
+    # Its methods are those of torch that they are named after: torch.autocast(), loss.backward(),
+    # clip_grad_norm_() and optimizer.step(). In float32 they change no result beyond rounding.
     amp = MixedPrecision(model.device, recipe.precision)
 
     best_weights = BestWeights(weights.module)
@@ -150,7 +149,7 @@ def fit(
                 for step in steps:  # a resumed epoch continues with its next step
                     optimizer.zero_grad()
                     for batch in step:  # the gradients of several batches add up
-                        with amp:
+                        with amp.autocast():
                             # one tensor (P, D) for each text of an example: u and v for pairs
                             embeddings = embed(batch).chunk(batch.texts_per_example)
                             loss = batch.training_loss(*embeddings, batch.target)  # CosineMSE.forward
@@ -165,7 +164,7 @@ def fit(
                 state.call("on_epoch_end")
             state.stop_clock()  # the speed that is reported does not count the evaluation
 
-            # Dev is scored without dropout (Embedder.embed_no_grad) and, outside `with amp`, in float32. The
+            # Dev is scored without dropout (Embedder.embed_no_grad) and, without autocast, in float32. The
             # metric is the Spearman correlation of cosines and scores, unless the task has another one.
             dev_metrics = task.evaluate(embed, "dev").metrics
             is_best = best_weights.update(dev_metrics[task.selection_metric])

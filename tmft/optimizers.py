@@ -1,7 +1,7 @@
 """What a step changes, and how: the trained weights, optimizers, learning rate and mixed precision."""
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -112,30 +112,25 @@ LR_SCHEDULES: dict[str, Callable[[torch.optim.Optimizer, float, int], LambdaLR]]
 
 
 class MixedPrecision:
-    """Mixed precision training. Weights stay in float32; in a block `with amp:` torch computes in 16 bits.
+    """Mixed precision training: torch's autocast and GradScaler. Weights stay in float32.
 
-    Operations that need float32 are not affected (torch.autocast). The exponent range of fp16 is so small
-    that small gradients become 0. With fp16 the loss is therefore multiplied by a scale before the backward
-    pass, the gradients are divided by it before they are clipped, and a step with an infinite gradient is
-    skipped.
+    The exponent range of fp16 is so small that small gradients become 0. With fp16 the loss is therefore
+    multiplied by a scale before the backward pass, the gradients are divided by it before they are clipped,
+    and a step with an infinite gradient is skipped.
     device: the device of the weights. precision: an entry of PRECISIONS, or "auto".
     Source: Micikevicius et al. 2018, arXiv:1710.03740.
     """
 
-    open: ExitStack
-
     def __init__(self, device: torch.device, precision: str):
-        precision = choose_precision(precision, device)
-        self.autocast = torch.autocast(device.type, PRECISIONS[precision], enabled=precision != "fp32")
-        self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+        self.device_type, self.precision = device.type, choose_precision(precision, device)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=self.precision == "fp16")
 
-    def __enter__(self) -> None:
-        self.open = ExitStack()
-        self.open.enter_context(self.autocast)
-        self.open.enter_context(fast_matmul())
-
-    def __exit__(self, *error: object) -> None:
-        self.open.close()
+    @contextmanager
+    def autocast(self) -> Iterator[None]:
+        """Inside a with block, compute in 16 bits what does not need float32; with fp32, compute faster."""
+        dtype, enabled = PRECISIONS[self.precision], self.precision != "fp32"
+        with torch.autocast(self.device_type, dtype, enabled=enabled), fast_matmul():
+            yield
 
     def backward(self, loss: Tensor) -> None:
         """Run the backward pass of a loss; with fp16, of the scaled loss."""

@@ -247,10 +247,10 @@ def forward_backward(
     model, amp = deepcopy(model).to(device), MixedPrecision(device, precision)
     packed = pack(model.tokenize(pairs.sentences)).to(device)
     is_token = packed.attention_mask > 0
-    with torch.no_grad(), amp:
+    with torch.no_grad(), amp.autocast():
         hidden_states = model.encoder.hidden_states(*packed.inputs)
         states = [state[is_token].double().cpu() for state in hidden_states]
-    with amp:
+    with amp.autocast():
         loss = CosineMSE()(*model(packed).chunk(2), torch.tensor(pairs.labels, device=device) / 5)
     amp.backward(loss)
     gradients = [torch.zeros_like(w) if w.grad is None else w.grad for w in model.parameters()]
@@ -278,7 +278,7 @@ def count_wrong_after_overflow(model: SentenceEncoder, pairs: Examples, device: 
 
     def step(factor: float) -> tuple[bool, float]:
         optimizer.zero_grad()
-        with amp:
+        with amp.autocast():
             loss = CosineMSE()(*model(packed).chunk(2), target.to(device))
         amp.backward(loss * factor)
         amp.clip_grad_norm_(optimizer, model.parameters(), 1.0)

@@ -131,7 +131,7 @@ def test_norms_and_sums_stay_in_float32_under_autocast():
             norm.register_forward_hook(lambda part, inputs, output: sums.extend((*inputs, output)))
         layer.attention.query.register_forward_hook(lambda part, inputs, output: inside.append(output))
     rows = pack(random_sentences([5, 9, 30]))
-    with MixedPrecision(torch.device("cpu"), "bf16"):
+    with MixedPrecision(torch.device("cpu"), "bf16").autocast():
         states = encoder.hidden_states(*rows.inputs)
     assert {tensor.dtype for tensor in inside} == {torch.bfloat16}
     assert {tensor.dtype for tensor in (*sums, *states)} == {torch.float32}
@@ -142,7 +142,7 @@ def test_a_training_step_in_bf16_stays_finite():
     encoder = random_encoder(config_from_dict(V10)).train()
     torch.nn.init.normal_(encoder.layers[1].feed_forward.down.weight, std=1e5)
     rows = pack(random_sentences([5, 9, 30]))
-    with MixedPrecision(torch.device("cpu"), "bf16"):
+    with MixedPrecision(torch.device("cpu"), "bf16").autocast():
         *_, largest, _ = encoder.iter_pre_norm_states(*rows.inputs[:2])
         hidden = encoder(*rows.inputs)
     hidden.float().square().mean().backward()
@@ -154,7 +154,10 @@ def test_fp16_is_refused_with_the_reason():
     encoder = random_encoder(config_from_dict(V10))
     rows = pack(random_sentences([5, 9]))
     expected = "precision fp16: values in a T5 exceed 65504, the largest number of fp16: choose bf16"
-    with MixedPrecision(torch.device("cpu"), "fp16"), pytest.raises(InputError, match=expected) as error:
+    with (
+        MixedPrecision(torch.device("cpu"), "fp16").autocast(),
+        pytest.raises(InputError, match=expected) as error,
+    ):
         encoder(*rows.inputs)
     assert error.value.parameters == ("precision",)
     with pytest.raises(InputError, match=expected):

@@ -158,7 +158,7 @@ def test_products_are_in_bf16_and_the_embedding_in_float32_under_autocast():
     model.encoder.decoder.layers[0].cross.key.register_forward_hook(
         lambda *call: inside.append(call[2].dtype)
     )
-    with MixedPrecision(torch.device("cpu"), "bf16"):
+    with MixedPrecision(torch.device("cpu"), "bf16").autocast():
         embeddings = model(pack(model.tokenize(SENTENCES)))
     assert (inside, embeddings.dtype) == ([torch.bfloat16], torch.float32)
 

@@ -257,6 +257,13 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, text, monkeypatch):
         pretrain(tmp_path, text, "--from-scratch", config, "--steps", 4, "--save-steps", 2)
 
 
+def test_steps_in_which_no_token_is_masked_have_the_loss_0(tmp_path, text, monkeypatch):
+    forward = MaskedLM.forward
+    monkeypatch.setattr(MaskedLM, "forward", lambda *a: {k: v * 0 for k, v in forward(*a).items()})
+    folder = pretrain(tmp_path, text, "--from-scratch", shape(tmp_path / "shape", **BERT), "--steps", 1)
+    assert read_result(folder)["curve"][1]["train"]["mlm_loss"] == 0
+
+
 @pytest.mark.parametrize(("positions", "tokens"), [(40, 40), (600, 512)])
 def test_lines_are_cut_at_512_tokens_or_at_the_limit_of_the_model(positions, tokens):
     model = MaskedLM(tiny_model(max_position_embeddings=positions).encoder)

@@ -179,7 +179,7 @@ def pretrain(
                     if isinstance(ddp_model, DistributedDataParallel) and batch is not batches[-1]
                     else nullcontext()
                 ):
-                    with amp:
+                    with amp.autocast():
                         batch_sums = ddp_model(batch.to(device))
                         loss = model.loss(batch_sums, max(num_labels, 1), len(sentences.tokens))
                     amp.backward(loss * world_size)  # because DistributedDataParallel averages the gradients
