@@ -127,14 +127,6 @@ def test_results_that_do_not_belong_to_one_search_are_one_clear_line(tmp_path, t
         next(rounds)
 
 
-def test_without_a_search_there_is_one_list_of_runs(tmp_path, tiny_folder):
-    def make_runs(ckpts, layers, seeds, base_config, suffix=""):
-        return expand_grid(ckpts, layers, seeds, base_config, "pairs", tmp_path, None, suffix)
-
-    [runs] = search_rounds([str(tiny_folder)], "1,2", [0], make_config(ckpt=tiny_folder), make_runs, ALONE)
-    assert [run.folder.name for run in runs] == ["tiny-pairs-layer1-seed0", "tiny-pairs-layer2-seed0"]
-
-
 def test_a_train_fraction_is_drawn_by_the_seed_from_train_alone():
     train_set = Examples(([f"a{n}" for n in range(40)], [f"b{n}" for n in range(40)]), list(range(40)))
     vectors = Examples(([f"a{n}" for n in range(40)],), torch.arange(80).view(40, 2))
@@ -148,12 +140,6 @@ def test_a_train_fraction_is_drawn_by_the_seed_from_train_alone():
     assert subsample_train(data, 0.25, 0)["x"]["train"].labels == part["x"]["train"].labels
     assert subsample_train(data, 0.25, 1)["x"]["train"].labels != part["x"]["train"].labels
     assert subsample_train(data, 1.0, 0) is data and len(subsample_train(data, 1e-6, 0)["x"]["train"]) == 2
-
-
-@pytest.mark.parametrize("train_fraction", [0.0, -1.0, 1.5, float("nan")])
-def test_a_train_fraction_is_above_0_and_at_most_1(train_fraction):
-    with pytest.raises(InputError, match="train_fraction"):
-        replace(make_config(), train_fraction=train_fraction)
 
 
 def test_the_command_finds_a_layer_and_resumes_an_interrupted_search(

@@ -94,11 +94,6 @@ def test_files_with_the_examples_of_test_are_scored_as_they_were_in_python(objec
     assert expected_message in error.value.as_cli_message()
 
 
-def test_a_classifier_that_was_trained_knows_its_classes(runs):
-    labels, probabilities = runs["single_text_head"].predict(["a dog", "a guitar", "music"])
-    assert labels == ["animals", "music", "music"] and probabilities.max(1).min() > 0.5
-
-
 @pytest.mark.parametrize("objective", TRAINED)
 def test_a_predictor_that_is_saved_and_loaded_predicts_the_same(objective, runs, tmp_path):
     """Into a folder that held another one; its model opens as any other, and the run folder does as well."""
@@ -252,12 +247,6 @@ def test_the_command_reads_the_columns_of_a_table(objective, header, runs, tmp_p
     shown = labels if result.predictor.classes else [f"{score:.4f}" for score in labels]
     assert [row[0] for row in printed[0][1:]] == shown
     assert [tuple(row[-2:]) for row in printed[0][1:]] == pairs
-
-
-def test_a_table_of_texts_that_was_trained_on_is_no_text_per_line(runs, tmp_path, capsys):
-    (tmp_path / "test.tsv").write_text("label\ttext\nanimals\ta dog\n")
-    predict.main([str(runs["single_text_head"].folder), str(tmp_path / "test.tsv"), "--device", "cpu"])
-    assert [row[2] for row in rows_of(capsys.readouterr().out)] == ["text", "a dog"]
 
 
 MISTAKES = {

@@ -46,30 +46,25 @@ def search_rounds(
         yield make_runs(ckpts, layers, seeds, base_config)
         return
     for ckpt in ckpts:
-        trial_config = scale_budget(base_config, ROUND_BUDGET)
-        first_round = make_runs([ckpt], "all", seeds[:1], trial_config, suffix="-search1")
-        yield first_round
-        sweep = sweep_from_runs(first_round)
-        check_defined_score(sweep)
-        seconds = training_seconds(sweep)
-        survivors = sorted(sweep.best_layers[:SURVIVORS])
-        budget = min(1.0, ROUND_BUDGET * sum(sweep.layers) / max(1, sum(survivors)))  # equal layer-epochs
-        trial_config = scale_budget(base_config, budget)
-        candidates = ",".join(map(str, survivors))
-        second_round = make_runs([ckpt], candidates, seeds[:1], trial_config, suffix="-search2")
-        yield second_round
-        sweep = sweep_from_runs(second_round)
-        check_defined_score(sweep)
+        candidates, budget, seconds = "all", ROUND_BUDGET, 0.0
+        for suffix in ("-search1", "-search2"):
+            trial_config = scale_budget(base_config, budget)
+            trials = make_runs([ckpt], candidates, seeds[:1], trial_config, suffix=suffix)
+            yield trials
+            sweep = sweep_from_runs(trials)
+            if math.isnan(sweep.mean(sweep.best_layer, "dev")):
+                problem = f"layer auto: dev {sweep.metric} is undefined at each layer ({sweep.name})"
+                remedy = "if all embeddings become equal, try a lower `lr`"
+                raise InputError(f"{problem}; {remedy}", "layer", "lr")
+            seconds += sum(result["seconds"] for results in sweep.layers.values() for result in results)
+            survivors = sorted(sweep.best_layers[:SURVIVORS])
+            candidates = ",".join(map(str, survivors))
+            budget = min(1.0, ROUND_BUDGET * sum(sweep.layers) / max(1, sum(survivors)))  # equal layer-epochs
         tied = tied_layers(sweep)
         if processes.rank == 0:
-            duration = format_duration(seconds + training_seconds(sweep))
-            print(f"\n{ckpt}: {describe_choice(sweep, tied)}; its runs took {duration}, now the full run")
+            choice, duration = describe_choice(sweep, tied), format_duration(seconds)
+            print(f"\n{ckpt}: {choice}; its runs took {duration}, now the full run")
         yield make_runs([ckpt], str(tied[0]), seeds, base_config)
-
-
-def training_seconds(sweep: Sweep) -> float:
-    """Return the seconds that all runs of a sweep took together, loading and scoring included."""
-    return sum(result["seconds"] for results in sweep.layers.values() for result in results)
 
 
 def tied_layers(sweep: Sweep) -> list[int]:
@@ -118,10 +113,3 @@ def sweep_from_runs(runs: list[Run]) -> Sweep:
             "remove them"
         )
     return sweeps[0]
-
-
-def check_defined_score(sweep: Sweep) -> None:
-    """Raise InputError if no layer of a round has a score on dev, so that none can be chosen."""
-    if math.isnan(sweep.mean(sweep.best_layer, "dev")):
-        problem = f"layer auto: dev {sweep.metric} is undefined at each layer ({sweep.name})"
-        raise InputError(f"{problem}; if all embeddings become equal, try a lower `lr`", "layer", "lr")

@@ -129,7 +129,11 @@ def do_pretraining_run(
         if processes.rank == 0:
             write_run(folder, model, tokenizer, result)
     processes.barrier()
-    print_main(f"{summary_line(log)}; see {folder}")
+    before, after = result["held_out"]["before"], result["held_out"]["after"]
+    print_main(
+        f"held out: loss {before['mlm_loss']:.3f} -> {after['mlm_loss']:.3f}, masked tokens right "
+        f"{percent(before['mlm_accuracy'])} -> {percent(after['mlm_accuracy'])} %; see {folder}"
+    )
     return result
 
 
@@ -264,15 +268,6 @@ def progress_line(entry: PretrainingLog) -> str:
         speed = f"{entry.tokens_per_second:,.0f} tokens/s"
         parts.append(f"lr {entry.lr:.1e} | {speed} | {format_duration(seconds_left)} left")
     return " | ".join(parts)
-
-
-def summary_line(log: list[PretrainingLog]) -> str:
-    """Return the last line of a run: loss and accuracy on held-out text, before and after training."""
-    before, after = log[0].held_out, log[-1].held_out
-    return (
-        f"held out: loss {before['mlm_loss']:.3f} -> {after['mlm_loss']:.3f}, "
-        f"masked tokens right {percent(before['mlm_accuracy'])} -> {percent(after['mlm_accuracy'])} %"
-    )
 
 
 def write_run(

@@ -100,7 +100,8 @@ def card_data_from_result(result: dict[str, Any], curve: str = "") -> ModelCardD
         (scored_data, split, name, score)
         for split in ("dev", "test")
         for name in list_score_names(result["test"])
-        if (score := get_score(result[split], name)) is not None and not math.isnan(score)
+        if name in list_score_names(result[split])
+        if (score := find_score(result[split], name)) is not None and not math.isnan(score)
     )
     is_random = runs[0]["settings"].get("init") == "random"
     checkpoints = filter(None, (run["settings"]["ckpt"] for run in runs))  # pre-training may have had none
@@ -131,11 +132,6 @@ def kept_layers(result: dict[str, Any]) -> tuple[int, ...] | None:
         elif kept is not None:
             kept = kept[: run["settings"].get("layer")]
     return kept
-
-
-def get_score(scores: dict[str, Any], score_name: str) -> float | None:
-    """Return the score with this name, one of those of `list_score_names`; None if the split has none."""
-    return find_score(scores, score_name) if score_name in list_score_names(scores) else None
 
 
 def fine_tuning_to_markdown(result: dict[str, Any]) -> str:

@@ -166,27 +166,23 @@ def group_into_sweeps(results: list[tuple[Path, dict[str, Any]]]) -> list[Sweep]
 
 
 def describe_difference(run: dict[str, Any], other: dict[str, Any]) -> str:
-    """Return what the other run reads or is set to that the first one is not, "" if they are of one sweep."""
-    if file := changed_file(run, other):
-        return f"read another {file}"
-    own = ("layer", "seed", "init_from")  # settings in which the runs of a sweep differ
-    shared = {key: value for key, value in other["settings"].items() if key not in own}
-    key = first_difference(run["settings"], shared)
-    return f"have {key} {short_repr(other['settings'][key])}" if key else ""
+    """Return what the other run reads or is set to that the first one is not, "" if they are of one sweep.
 
-
-def changed_file(run: dict[str, Any], other: dict[str, Any]) -> str:
-    """Return the name of the first file that two runs read with different content, such as "data train".
-
-    It is "" if there is none. Runs that start from the weights of earlier runs (init_from) have a checkpoint
-    of their own for each layer and seed, so there only the data are compared.
+    Runs that start from the weights of earlier runs (init_from) have a checkpoint of their own for each layer
+    and seed, so there only the data are compared.
     """
     groups = ["data"] if run["settings"].get("init_from") else ["data", "checkpoint"]
     before, now = (
         {f"{group} {name}": digest for group in groups for name, digest in digests.get(group, {}).items()}
         for digests in (run.get("digests", {}), other.get("digests", {}))
     )
-    return next((name for name in before if name in now and before[name] != now[name]), "")
+    for name in before:
+        if name in now and before[name] != now[name]:
+            return f"read another {name}"
+    own = ("layer", "seed", "init_from")  # settings in which the runs of a sweep differ
+    shared = {key: value for key, value in other["settings"].items() if key not in own}
+    key = first_difference(run["settings"], shared)
+    return f"have {key} {short_repr(other['settings'][key])}" if key else ""
 
 
 def describe_differences(sweeps: list[Sweep]) -> list[str]:
