@@ -147,11 +147,6 @@ def test_a_tokenizer_json_of_a_static_model_is_used_unchanged(static):
 
 def test_each_file_is_opened_once(tmp_path):
     """Also of a model with modules, prompts and a mix of layers."""
-    model = tiny_static_model()
-    model.head_modules.append(Dense(8, 5))
-    model.prompts["query"] = "search: "
-    model.save_pretrained(tmp_path / "static")
-    model = SentenceEncoder.from_pretrained(saved := tmp_path / "static")
     model = tiny_model()
     model.head_modules.append(Dense(24, 5))
     model.layers, model.prompt = (1, 3), "a [X] is"
@@ -164,9 +159,8 @@ from tmft import SentenceEncoder
 SentenceEncoder.from_pretrained(sys.argv[1])
 print(max(opened.count(name) for name in opened if name.startswith(sys.argv[1])))
 """
-    for folder in (saved, tmp_path / "mixed"):
-        command = [sys.executable, "-c", script, str(folder)]
-        assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "1\n"
+    command = [sys.executable, "-c", script, str(tmp_path / "mixed")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "1\n"
 
 
 def test_a_model_that_is_saved_while_it_is_loaded_is_one_of_the_two(tmp_path):

@@ -11,7 +11,6 @@ from tmft.checkpoints.save import save_encoder, weight_bytes
 from tmft.embedding.modules import Dense
 from tmft.errors import InputError
 from tmft.io.atomic import check_writable
-from tmft.io.files import read_json
 from tmft.runs.predictor import save_heads
 
 
@@ -53,22 +52,6 @@ def test_a_head_is_saved_with_its_names_its_class_and_its_config_keys(tiny_folde
 def test_the_folder_of_a_writable_path_need_not_exist_yet(tmp_path):
     check_writable(None, tmp_path / "new" / "newer" / "plot.png")
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{", r"config.json cannot be read \(.*\): restore the file"),
-        (b"\xff\xfe", r"config.json cannot be read"),
-        ("[]", r"config.json cannot be read \(it holds a list, not a dict\)"),
-    ],
-)
-def test_a_file_without_a_json_object_is_one_clear_line(content, message, tmp_path):
-    path = tmp_path / "config.json"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(InputError, match=message) as error:
-        read_json(path)
-    assert "\n" not in str(error.value)
 
 
 def half_with_inf(model):

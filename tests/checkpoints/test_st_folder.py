@@ -123,31 +123,6 @@ def test_sentence_transformers_gives_zeros_where_all_weights_are_0_as_the_card_s
 # --------------------------------------------------------------------------------------- all choices at once
 
 
-@pytest.mark.slow
-def test_the_compatibility_note_lists_every_unsupported_setting(tmp_path):
-    tiny_model(model_type="bert").save_pretrained(tmp_path / "tiny")
-    model = SentenceEncoder.from_pretrained(tmp_path / "tiny", layer="1+3")
-    model.prompt = "a dog [X] is [M]"
-    model.set_token_weights("no-prompt")
-    said = [
-        "takes the last hidden state, not the mix 1+3",
-        "takes the plain mean of all tokens, without the token weights no-prompt",
-        "leaves out the prompt 'a dog [X] is [M]'",
-    ]
-    assert describe_compatibility(model) == " ".join(f"sentence-transformers {part}." for part in said)
-    model.save_pretrained(tmp_path / "saved")
-    plain = SentenceEncoder.from_pretrained(tmp_path / "tiny", layer=3)
-    assert_same_embeddings(theirs(tmp_path / "saved").encode(SENTENCES), plain.encode(SENTENCES))
-    ours = json.loads((tmp_path / "saved/tmft.json").read_text())
-    assert ours == {
-        "format": 1,
-        "layer_mix": "1+3",
-        "token_weights": "no-prompt",
-        "prompts": {"default": "a dog [X] is [M]"},
-        "default_prompt_name": "default",
-    }
-
-
 # ----------------------------------------------------------------------------------------- prompts by name
 
 

@@ -16,7 +16,6 @@ from safetensors.torch import save_file
 from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.errors import InputError
-from tmft.sentence_encoder import SentenceEncoder
 
 
 def to_bin(folder, content, **how) -> None:
@@ -195,26 +194,9 @@ def test_finite_values_with_an_infinite_sum_are_read(tiny_folder):
     assert load_encoder(tiny_folder).embeddings.word.weight[0, 0] == torch.tensor(3e38)
 
 
-def link_to_itself(path: Path) -> None:
-    path.unlink()
-    path.symlink_to(path.name)
-
-
 def pipe(path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
-
-
-@pytest.mark.parametrize("change", [link_to_itself, pipe])
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "modules.json", "tokenizer.json"])
-def test_another_file_that_is_no_file_is_one_line(change, name, tiny_folder):
-    (tiny_folder / "modules.json").write_text("[]")
-    change(tiny_folder / name)
-    if (name, change) == ("modules.json", pipe):  # as if it were not there
-        SentenceEncoder.from_pretrained(tiny_folder)
-        return
-    with pytest.raises(InputError):
-        SentenceEncoder.from_pretrained(tiny_folder)
 
 
 def test_code_in_a_file_is_not_run(tiny_folder):

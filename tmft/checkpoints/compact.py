@@ -44,9 +44,11 @@ def pack_weights(weights: dict[str, Tensor], dtype: str) -> dict[str, Tensor]:
             continue
         scales = search_scales(weight, own_dtype)
         groups = quantize(split_into_groups(weight.float(), own_dtype), scales.float()[:, :, None], own_dtype)
-        numbers = groups.flatten(1)[:, : weight.shape[1]].to(torch.int8).contiguous()
-        packed[f"{name}.scales"] = scales
-        packed[f"{name}.{own_dtype}"] = pack_int4_pairs(numbers) if own_dtype == "int4" else numbers
+        numbers = groups.flatten(1)[:, : weight.shape[1]].to(torch.int8)
+        if own_dtype == "int4":
+            shifted = (numbers + 8).to(torch.uint8)
+            numbers = shifted[:, ::2] | shifted[:, 1::2] << 4  # (R, C / 2)
+        packed[f"{name}.scales"], packed[f"{name}.{own_dtype}"] = scales, numbers.contiguous()
     return packed
 
 
@@ -105,12 +107,6 @@ def quantize(groups: Tensor, scale: Tensor, dtype: str) -> Tensor:
     lowest, highest = NUMBER_RANGES[dtype]
     safe_scale = torch.where(scale == 0, 1, scale)
     return (groups / safe_scale).round_().clamp_(lowest, highest).mul_(scale != 0)
-
-
-def pack_int4_pairs(numbers: Tensor) -> Tensor:
-    """Return (R, C / 2) uint8 for numbers from -8 to 7, (R, C) int8."""
-    shifted = (numbers + 8).to(torch.uint8)
-    return shifted[:, ::2] | shifted[:, 1::2] << 4
 
 
 def dequantize(packed: Tensor, scales: Tensor) -> Tensor:

@@ -117,14 +117,8 @@ def sentence_model_card(
     language, license_name = KNOWN_CHECKPOINTS.get(base, ("", ""))
     note = escape_markdown(describe_compatibility(model), MAX_NOTE_LENGTH)
     warning = f"**In other libraries:** {note}\n\n" if note else ""
-    library, in_transformers = "sentence-transformers", ""
-    if graph_file == "encode.py":
-        snippet, library = numpy_snippet(name), "tmft"
-    elif graph_file:
-        snippet = graph_snippet(name, model.max_length, graph_file)
-    else:
-        snippet = sentence_transformers_snippet(name)
-        in_transformers = transformers_section(model, name)
+    library = "tmft" if graph_file == "encode.py" else "sentence-transformers"
+    in_transformers = "" if graph_file else transformers_section(model, name)
     return format_model_card(
         title,
         f"""
@@ -134,7 +128,7 @@ A vocabulary of {encoder.config.vocab_size:,} tokens. {made}.
 
 {warning}```python
 >>> sentences = ["A man plays a guitar.", "Someone makes music."]
-{snippet}
+{usage_snippet(name, model.max_length, graph_file)}
 ```
 {in_transformers}{data.results}""",
         language=language,
@@ -174,33 +168,25 @@ def describe_depth(num_layers: int, kept_layers: Sequence[int] | None) -> str:
     return f"layers {', '.join(map(str, others))} and {last} (counted from 0)"
 
 
-def sentence_transformers_snippet(model_name: str) -> str:
-    """Return a code snippet that encodes with sentence-transformers, then with tmft."""
-    return f"""\
->>> from sentence_transformers import SentenceTransformer
->>> embeddings = SentenceTransformer("{model_name}").encode(sentences)
+def usage_snippet(model_name: str, max_length: int, graph_file: str) -> str:
+    """Return a code snippet that encodes with sentence-transformers or what else opens the folder.
+
+    model_name, graph_file: see sentence_model_card. max_length: the number of tokens to which sentences are
+    truncated.
+    """
+    with_tmft = f"""
 >>> from tmft import SentenceEncoder
 >>> embeddings = SentenceEncoder.from_pretrained("{model_name}").encode(sentences)"""
-
-
-def numpy_snippet(model_name: str) -> str:
-    """Return a code snippet that encodes with the encode.py of a compact model."""
-    return f"""\
+    if not graph_file:
+        return f"""\
+>>> from sentence_transformers import SentenceTransformer
+>>> embeddings = SentenceTransformer("{model_name}").encode(sentences){with_tmft}"""
+    if graph_file == "encode.py":
+        return f"""\
 >>> import sys
 >>> sys.path.append("{model_name}")  # its encode.py needs numpy and tokenizers alone
 >>> from encode import Encoder
->>> embeddings = Encoder("{model_name}").encode(sentences)
->>> from tmft import SentenceEncoder
->>> embeddings = SentenceEncoder.from_pretrained("{model_name}").encode(sentences)"""
-
-
-def graph_snippet(model_name: str, max_length: int, graph_file: str) -> str:
-    """Return a code snippet that encodes with the ONNX graph of a model.
-
-    It shows this with sentence-transformers and with onnxruntime alone.
-    max_length: the number of tokens to which sentences are truncated. graph_file: path of the graph in the
-    folder.
-    """
+>>> embeddings = Encoder("{model_name}").encode(sentences){with_tmft}"""
     file_name = graph_file.removeprefix("onnx/")
     is_default = file_name == "model.onnx"  # that sentence-transformers looks for
     options = "" if is_default else f', model_kwargs={{"file_name": "{file_name}"}}'

@@ -74,7 +74,12 @@ def check_weights(state_dict: dict[str, Tensor], config: EncoderConfig) -> None:
         raise InputError(f"{problem}: undo the change of its layers, or merge what was added to them")
 
 
-def save_tensors(weights: dict[str, Tensor], path: Path, dtype: torch.dtype | None = None) -> None:
+def save_tensors(
+    weights: dict[str, Tensor],
+    path: Path,
+    dtype: torch.dtype | None = None,
+    metadata: dict[str, str] | None = None,
+) -> None:
     """Write tensors, {name: tensor}, to a safetensors file, converted to dtype; None keeps that of each.
 
     Raises InputError for what could not be read again, such as a number that is infinite in this dtype.
@@ -86,7 +91,7 @@ def save_tensors(weights: dict[str, Tensor], path: Path, dtype: torch.dtype | No
         check_finite_weight(weight, name, file)
         weight = weight if dtype is None else convert_tensor(weight, dtype, name, file)
         saved[name] = weight.detach().cpu().contiguous()
-    save_file(saved, path, metadata={"format": "pt"})
+    save_file(saved, path, metadata=metadata or {"format": "pt"})
 
 
 def weight_bytes(module: nn.Module) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
 from tmft.checkpoints.compact import LAYOUT_KEY, LAYOUT_VERSION, pack_weights
@@ -146,7 +146,7 @@ def quantize_compact(folder: Path, dtype: str) -> None:
     """Convert the weights in a model folder to "int4" or "int8"."""
     for path in folder.rglob("model.safetensors"):
         packed = pack_weights(load_file(path), dtype)
-        write_file(path, partial(save_file, packed, metadata={LAYOUT_KEY: LAYOUT_VERSION}))
+        write_file(path, partial(save_tensors, packed, metadata={LAYOUT_KEY: LAYOUT_VERSION}))
 
 
 def load_tmft(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
