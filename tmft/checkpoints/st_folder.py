@@ -89,10 +89,9 @@ HEAD_CONFIG_KEYS: dict[str, dict[str, tuple[object, ...] | None]] = {
 TMFT_KEYS: dict[str, tuple[object, ...] | None] = dict.fromkeys(
     ("format", "pooling", "layer_mix", "token_weights", "prompts", "default_prompt_name")
 )
-# This file alone may have keys that nobody knows: sentence-transformers does not read them either.
-ST_CONFIG_KEYS = ("__version__", "prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
-ST_MODEL_TYPES = ("SentenceTransformer",)
 TEXT_MODALITY = {"method": "forward", "method_output_name": "last_hidden_state"}
+# What helps where what follows the encoder cannot be read or run.
+REPLACE_MODULES = "name a `pooling`, which is then used without modules after it"
 log: logging.Logger = logging.getLogger("tmft")
 
 
@@ -179,12 +178,8 @@ def read_settings(folder: ModelFolder, pooling: str | None = None) -> ModelSetti
         settings.similarity_fn_name = "cosine"
     if (word_weights := folder.subfolder_of(WORD_WEIGHTS)) is not None:
         if settings.pooling != "mean" and folder.find("tmft.json") is None:
-            raise InputError(
-                f"{folder.path} weights tokens ({WORD_WEIGHTS}) before the pooling {settings.pooling!r}, "
-                "which tmft cannot run: name a `pooling`, which is then used without these weights and "
-                "without modules after it",
-                "pooling",
-            )
+            problem = f"{folder.path} weights tokens ({WORD_WEIGHTS}) before the pooling {settings.pooling!r}"
+            raise InputError(f"{problem}, which tmft cannot run: {REPLACE_MODULES}", "pooling")
         files = folder.open_weights(word_weights)
         if files.names != ["emb_layer.weight"]:
             raise InputError(
@@ -192,11 +187,8 @@ def read_settings(folder: ModelFolder, pooling: str | None = None) -> ModelSetti
             )
         settings.word_weights = files.read_tensors(files.names)["emb_layer.weight"].float().flatten()
     if problem := find_chain_problem(kinds) if kinds else "":
-        raise InputError(
-            f"{folder.path}/modules.json {problem}, which tmft cannot run: name a `pooling`, which is then "
-            "used without modules after it",
-            "pooling",
-        )
+        problem = f"{folder.path}/modules.json {problem}, which tmft cannot run"
+        raise InputError(f"{problem}: {REPLACE_MODULES}", "pooling")
     settings.modules = [
         read_module(folder, entry) for entry in folder.modules if entry.kind in MODULE_CLASSES
     ]
@@ -215,8 +207,8 @@ def check_is_complete(folder: ModelFolder, pooling_folder: str) -> None:
         if path.name.partition("_")[2] in (WORD_WEIGHTS, *MODULE_CLASSES):
             missing, reason = "modules.json", f"it has {path.name}"
     if missing:
-        remedy = "restore the file, or name a `pooling`, which is then used without modules after it"
-        raise InputError(f"no {missing} in {folder.name}, but {reason}: {remedy}", "pooling")
+        problem = f"no {missing} in {folder.name}, but {reason}"
+        raise InputError(f"{problem}: restore the file, or {REPLACE_MODULES}", "pooling")
 
 
 def usual_pooling(folder: ModelFolder) -> str:
@@ -277,11 +269,11 @@ def read_module(folder: ModelFolder, entry: ModuleEntry) -> nn.Module:
                     f"activation_function is {short_repr(activation)}, which is no class of torch.nn"
                 )
     except InputError as error:
-        raise InputError(
-            f"{error}, or name a `pooling`, which is then used without modules after it", "pooling"
-        ) from None
-    files = folder.open_weights(entry.subfolder) if entry.kind in MODULES_WITH_WEIGHTS else None
-    weights = {} if files is None else files.read_tensors(files.names)
+        raise InputError(f"{error}, or {REPLACE_MODULES}", "pooling") from None
+    weights: dict[str, Tensor] = {}
+    if entry.kind in MODULES_WITH_WEIGHTS:
+        files = folder.open_weights(entry.subfolder)
+        weights = files.read_tensors(files.names)
     try:
         with torch.device("meta"):  # allocates nothing, whatever sizes config.json claims
             module = MODULE_CLASSES[entry.kind].from_config(config)
@@ -306,9 +298,12 @@ def read_module(folder: ModelFolder, entry: ModuleEntry) -> nn.Module:
 
 
 def parse_st_config(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of ModelSettings that a config_sentence_transformers.json states."""
-    if (model_type := content.get("model_type") or ST_MODEL_TYPES[0]) not in ST_MODEL_TYPES:
-        raise ValueError(f"model_type is {short_repr(model_type)}, not {ST_MODEL_TYPES[0]}")
+    """Return the fields of ModelSettings that a config_sentence_transformers.json states.
+
+    This file alone may have keys that nobody knows: sentence-transformers does not read them either.
+    """
+    if (model_type := content.get("model_type") or "SentenceTransformer") != "SentenceTransformer":
+        raise ValueError(f"model_type is {short_repr(model_type)}, not SentenceTransformer")
     truncate_dim = get_typed(content, "truncate_dim", int)
     if truncate_dim is not None and truncate_dim < 1:
         raise ValueError(f"truncate_dim is {short_repr(truncate_dim)}, not 1 or more")
