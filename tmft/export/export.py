@@ -19,6 +19,7 @@ from torch import nn
 
 from tmft.checkpoints.compact import LAYOUT_KEY, LAYOUT_VERSION, pack_weights
 from tmft.checkpoints.model_card import PLACEHOLDER_PATH, ModelCardData, sentence_model_card
+from tmft.checkpoints.save import save_tensors
 from tmft.checkpoints.st_folder import prompt_templates
 from tmft.checkpoints.weights import DTYPES
 from tmft.embedding.modules import Dense, Normalize
