@@ -217,7 +217,7 @@ def test_no_damaged_state_is_resumed(optimizer, tmp_path, stopping):
             run(TrainingCheckpoint(path, {}, ALONE), recipe)
 
 
-def test_no_entry_of_a_state_is_taken_for_one_of_another_type(tmp_path, stopping):
+def test_no_state_of_an_optimizer_is_taken_for_that_of_other_weights(tmp_path, stopping):
     """Also where somebody has computed the checksum again."""
     path = tmp_path / "state.pt"
     stopping(6)  # in the second epoch
@@ -226,20 +226,12 @@ def test_no_entry_of_a_state_is_taken_for_one_of_another_type(tmp_path, stopping
     stopping(-1)
     content = torch.load(path, weights_only=True)
     del content["checksum"]
-    places = [("settings",), ("progress",), ("digests",), ("digests", "data")]
-    places += [place for place, _ in entries(content) if place[0] == "progress"]
-    without_best = with_entry(content, ("progress", "epochs"), [])
     three_losses = with_entry(content, ("progress", "total_loss"), torch.zeros(3))
     state = content["stateful"]["optimizer"]
     reversed_ids = [group | {"params": group["params"][::-1]} for group in state["param_groups"]]
     others = [state | {"param_groups": reversed_ids}, state | {"state": {-1: state["state"][0]}}]
     others = [with_entry(content, ("stateful", "optimizer"), other) for other in others]
-    for changed in [
-        without_best,
-        three_losses,
-        *others,
-        *(with_entry(content, place, "x") for place in places),
-    ]:
+    for changed in [three_losses, *others]:
         torch.save(changed | {"checksum": checksum(changed)}, path)
         with pytest.raises(InputError, match="state.pt cannot be read .*: remove it to"):
             run(TrainingCheckpoint(path, {}, ALONE), FAST)

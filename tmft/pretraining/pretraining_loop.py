@@ -30,7 +30,7 @@ from tmft.optimizers import LR_SCHEDULES, OPTIMIZERS, MixedPrecision, parameter_
 from tmft.pretraining.corpus import SentenceSampler, TokenizedCorpus, held_out_split
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.token_heads import MaskedLM, ReplacedTokenDetection, means_from_sums
-from tmft.training.checkpointing import START_AGAIN, TrainingCheckpoint, check_log_entry
+from tmft.training.checkpointing import START_AGAIN, TrainingCheckpoint
 
 PretrainingObjective = MaskedLM | ReplacedTokenDetection
 EVAL_BATCH_SIZE = 256  # sentences per batch of an evaluation
@@ -127,8 +127,6 @@ def pretrain(
     progress |= checkpoint.load(stateful)
     with reading(checkpoint.path, START_AGAIN):
         log = [PretrainingLog(**entry) for entry in progress["log"]]
-        for entry in log:
-            check_log_entry(entry, ("train", "held_out"))
         first_step, tokens = int(progress["step"]), int(progress["tokens"])
         seconds = float(progress["seconds"])
         # the saved sums are those of all processes together, so only the main process starts with them

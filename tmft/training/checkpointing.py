@@ -5,12 +5,10 @@ between two steps: every five minutes, and when the run is asked to stop (Ctrl-C
 with exactly the same bits as an uninterrupted one.
 """
 
-import math
 import signal
 import threading
 import time
 import zlib
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -241,37 +239,6 @@ def check_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any
         check_same_form(entries, expected, f"the optimizer's state of weight {index}")
 
 
-def check_log_entry(entry: Any, dict_fields: Sequence[str]) -> None:
-    """Raise ValueError unless an entry of a training log, a dataclass, has nothing but numbers.
-
-    dict_fields: the names of the fields that are None, or dicts of numbers, which may be nested.
-    """
-    for name, value in vars(entry).items():
-        is_right = has_only_numbers(value) if name in dict_fields else isinstance(value, (int, float))
-        if not is_right:
-            raise ValueError(f"{name} is {short_repr(value)}")
-
-
-def has_only_numbers(value: Any) -> bool:
-    """Return whether a value is a number or None, or nested dicts and lists of these."""
-    if isinstance(value, (dict, list)):
-        return all(map(has_only_numbers, value.values() if isinstance(value, dict) else value))
-    return value is None or isinstance(value, (int, float))
-
-
-def check_epochs(epochs: Sequence[EpochResult], best_metric: float | None) -> None:
-    """Raise ValueError unless the results of finished epochs are whole, and the best weights are of one.
-
-    best_metric: the metric of the best weights, -inf if it was NaN; None if no epoch is finished.
-    """
-    for epoch in epochs:
-        check_log_entry(epoch, ("dev", "gradient_cosines"))
-    best_dev = [epoch.dev for epoch in epochs if epoch.is_best][-1:]
-    is_known = bool(best_dev) and best_metric in (-math.inf, *best_dev[0].values())
-    if (epochs or best_metric is not None) and not is_known:
-        raise ValueError("the best weights are those of no finished epoch")
-
-
 class Checkpointing(Callback):
     """Callback that resumes an interrupted run, and saves the state of the run every SAVE_INTERVAL seconds.
 
@@ -298,7 +265,6 @@ class Checkpointing(Callback):
         if progress:
             with reading(self.checkpoint.path, START_AGAIN):
                 state.finished_epochs = [EpochResult(**epoch) for epoch in progress["epochs"]]
-                check_epochs(state.finished_epochs, state.best_weights.metric)
                 state.num_examples, state.seconds = int(progress["num_examples"]), float(progress["seconds"])
                 check_same_form(progress["total_loss"], state.total_loss, "total_loss")
                 state.total_loss = progress["total_loss"].to(state.total_loss.device)

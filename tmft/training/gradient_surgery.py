@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from tmft.callbacks import Callback, LoopState
-from tmft.errors import short_repr
-from tmft.training.checkpointing import has_only_numbers
 from tmft.training_task import Batch
 
 STEPS_PER_ENTRY = 20  # an entry of the log is the mean cosine of so many steps
@@ -70,9 +68,6 @@ class GradientCosines(Callback):
         return dict(self.cosines)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for names, cosines in state.items():
-            if not isinstance(names, str) or not isinstance(cosines, list) or not has_only_numbers(cosines):
-                raise ValueError(f"the gradient cosines have {short_repr({names: cosines})}")
         self.cosines.update(state)
 
 
