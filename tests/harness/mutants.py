@@ -99,7 +99,11 @@ TESTS = {
     # Reports.
     "tmft/reports/plots.py": ["tests/reports/test_plots.py"],
     "tmft/reports/drawing.py": ["tests/reports/test_plots.py"],
-    "tmft/reports/run_tables.py": ["tests/reports/test_report.py", "tests/reports/test_paper_tables.py"],
+    "tmft/reports/run_tables.py": [
+        "tests/reports/test_report.py",
+        "tests/reports/test_paper_tables.py",
+        "tests/reports/test_web_page.py",
+    ],
     "tmft/reports/model_scores.py": ["tests/reports/test_model_scores.py"],
     "tmft/reports/page.py": ["tests/reports/test_report.py", "tests/reports/test_web_page.py"],
     "tmft/reports/report.py": ["tests/reports/test_report.py", "tests/reports/test_web_page.py"],

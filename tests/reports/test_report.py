@@ -1,7 +1,6 @@
 """python -m tmft report: tables of finished runs, from result.json files only."""
 
 import csv
-import errno
 import json
 import math
 import os
@@ -230,22 +229,6 @@ def test_a_run_with_the_layer_and_seed_of_another_one_is_not_one_more_seed(runs,
         assert note in printed and note in page
     [content] = json.loads((runs / "report/report.json").read_text())
     assert list(map(os.path.basename, content["copies"])) == copies
-
-
-def test_a_folder_that_may_not_be_entered_is_named(runs, monkeypatch, caplog):
-    """As root, every folder may be entered: scandir refuses in its place."""
-    closed, scandir = runs / "closed", os.scandir
-
-    def refuse(path):
-        if Path(path) == closed:
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return scandir(path)
-
-    closed.mkdir()
-    monkeypatch.setattr(os, "scandir", refuse)
-    results = read_results(runs)
-    assert len(results) == 5
-    assert f"{closed} cannot be read (Permission denied): runs in it are left out" in caplog.text
 
 
 def test_runs_with_other_settings_are_marked_and_so_is_the_winner(runs, capsys):

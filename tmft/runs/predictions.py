@@ -3,7 +3,6 @@
 Shapes: N test examples.
 """
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from tmft.metrics import METRICS, expected_prediction
 from tmft.runs.sweeps import Sweep
 
 PREDICTIONS_FILE = "predictions.npz"
-MAX_ARRAY_BYTES = 2**24  # size of an array in the file: two million numbers of 8 bytes
 
 
 def save_predictions(predictions: Mapping[str, tuple[np.ndarray, object]], folder: Path) -> None:
@@ -41,10 +39,6 @@ def read_predictions(folder: Path) -> tuple[np.ndarray, np.ndarray] | None:
     if not is_file(path):
         return None
     with reading(path, "remove it"):  # the file may be anything; nothing in it is run as code
-        with zipfile.ZipFile(path) as archive:
-            sizes = [entry.file_size for entry in archive.infolist()]  # nothing larger is unpacked
-        if max(sizes, default=0) > MAX_ARRAY_BYTES:
-            raise ValueError(f"an array of {max(sizes)} bytes")
         with np.load(path, allow_pickle=False) as arrays:
             predicted, labels = arrays["predicted"], arrays["labels"]
         are_vectors = predicted.ndim == 1 and 0 < len(predicted) and predicted.shape == labels.shape

@@ -18,7 +18,6 @@ from tmft.io.files import is_file
 from tmft.runs.result_json import RESULT_FILE, read_result, to_json_types
 from tmft.training.checkpointing import STATE_FILE, TrainingCheckpoint
 
-MAX_FOLDER_NAME_BYTES = 200  # length of the name of a run folder; most file systems allow 255
 # The digests of the files that a run reads, such as {"data": {"train": digest}, "checkpoint": {"config.json":
 # digest}}. A split is called "stsb/train" if there are several tasks; pre-training has the group "text" in
 # place of "data". A copy of a checkpoint is the same checkpoint.
@@ -55,11 +54,6 @@ def reserve_folder(
 
     Many file systems ignore the case of names, so that runs whose names differ only in it would meet.
     """
-    if len(os.fsencode(folder.name)) > MAX_FOLDER_NAME_BYTES:
-        raise InputError(
-            f"{folder.name[:40]}... is too long for the name of a folder: choose a shorter run_name",
-            "run_name",
-        )
     key = Path(str(folder).casefold())
     if key in reserved:
         raise InputError(

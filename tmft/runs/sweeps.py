@@ -4,9 +4,7 @@ A score of a sweep at a layer is the mean over its seeds, with the sample standa
 undefined score is NaN.
 """
 
-import logging
 import math
-import os
 import statistics
 from collections.abc import Sequence
 from copy import copy
@@ -23,8 +21,6 @@ from tmft.io.paths import PACKAGE_DATA
 from tmft.metrics import is_computed_on_text
 from tmft.runs.result_json import RESULT_FILE, find_score, list_score_names, read_result
 from tmft.runs.run_folder import first_difference
-
-log: logging.Logger = logging.getLogger("tmft")
 
 # The settings that tables compare, or that a line of a table is for.
 COMPARED_SETTINGS = ("ckpt", "init", "layer", "keep_layers", "seed", "init_from")
@@ -103,18 +99,8 @@ class Sweep:
 
 
 def read_results(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """Return [(path, content)] of all result.json files below a folder, sorted by path.
-
-    Links to folders are not followed. A folder that may not be entered is named in a warning.
-    """
-    paths = []
-
-    def warn(error: OSError) -> None:
-        log.warning("%s cannot be read (%s): runs in it are left out", error.filename, error.strerror)
-
-    for place, _, names in os.walk(folder, onerror=warn):
-        paths += [Path(place) / RESULT_FILE] * (RESULT_FILE in names)
-    return [(path, read_result(path.parent)) for path in sorted(paths)]
+    """Return [(path, content)] of all result.json files below a folder, sorted by path."""
+    return [(path, read_result(path.parent)) for path in sorted(folder.rglob(RESULT_FILE))]
 
 
 def group_into_sweeps(results: list[tuple[Path, dict[str, Any]]]) -> list[Sweep]:
