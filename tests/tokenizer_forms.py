@@ -167,17 +167,12 @@ def trained_spm(**settings) -> bytes:
     """Return a SentencePiece model with a unigram vocabulary of many languages."""
     sentencepiece = pytest.importorskip("sentencepiece")
     file = io.BytesIO()
-    settings = {
-        "vocab_size": 900,
-        "hard_vocab_limit": False,
-        "normalization_rule_name": "nmt_nfkc",
-        "character_coverage": 1.0,
-        "unk_piece": "<unk>",
-        "pad_piece": "<pad>",
-        "minloglevel": 2,
-    } | settings
+    usual = {"vocab_size": 900, "hard_vocab_limit": False, "normalization_rule_name": "nmt_nfkc"}
+    usual |= {"character_coverage": 1.0, "unk_piece": "<unk>", "pad_piece": "<pad>", "minloglevel": 2}
     texts = [text.replace("\x00", "").replace("\n", " ") for text in training_texts()]
-    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(texts), model_writer=file, **settings)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_writer=file, **usual | settings
+    )
     return file.getvalue()
 
 

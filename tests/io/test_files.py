@@ -4,7 +4,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,18 +12,13 @@ from conftest import ALONE
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.data import read_examples
 from tmft.datasets.releases import RELEASES, read_release
-from tmft.datasets.task_lookup import get_task, read_split
+from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
 from tmft.io.files import is_file, is_folder, matching_paths
 from tmft.io.text import read_table
-from tmft.runs.predictions import read_predictions
-from tmft.runs.predictor import load_objective
-from tmft.runs.pretrain import text_digests
-from tmft.runs.result_json import read_provenance, read_result
-from tmft.runs.run_folder import load_finished_result
-from tmft.runs.sweeps import sweep_summaries
+from tmft.runs.result_json import read_result
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.tasks import TASKS, Task
+from tmft.tasks import Task
 from tmft.training.checkpointing import TrainingCheckpoint
 
 NOBODY = 65534  # a user without rights; root may enter every folder
@@ -48,30 +42,19 @@ def closed():
     shutil.rmtree(place)
 
 
-RELEASES_IN_FOLDERS = "stsb", "sick", "mrpc", "sst5", "glue", "quora", "nli-triplets"
 READERS: dict[str, Callable[[Path], object]] = {
     "is_file": lambda folder: is_file(folder / "a"),
     "is_folder": lambda folder: is_folder(folder / "inner"),
     "matching_paths": lambda folder: matching_paths(folder, "*.tsv"),
     "read_table": lambda folder: list(read_table(folder / "a.tsv", ["a"])),
     "read_examples": lambda folder: read_examples(Task(str(folder / "{split}.tsv")), "dev"),
-    "read_examples, a pattern": lambda folder: read_examples(Task(str(folder / "*.tsv")), "test"),
     "get_task": lambda folder: get_task("stsb", data=str(folder)),
-    "read_split": lambda folder: read_split(get_task("stsb", data_root=str(folder)), "dev"),
     "read_result": lambda folder: read_result(folder / "inner"),
-    "load_finished_result": lambda folder: load_finished_result(folder / "inner", {}),
-    "read_provenance": lambda folder: read_provenance(folder / "inner"),
-    "sweep_summaries": lambda folder: sweep_summaries([folder / "inner"]),
-    "load_objective": lambda folder: load_objective(TASKS["sst5"], 8, folder / "inner"),
-    "read_predictions": lambda folder: read_predictions(folder / "inner"),
     "TrainingCheckpoint": lambda folder: TrainingCheckpoint(folder / "state.pt", {}, ALONE),
     "from_pretrained": SentenceEncoder.from_pretrained,
-    "from_pretrained, a folder below": lambda folder: SentenceEncoder.from_pretrained(folder / "inner"),
     "checkpoint_digests": lambda folder: ModelFolder(folder).digests(),
-    "text_digests": lambda folder: text_digests((folder / "a.txt",)),
     "read_duplicates": lambda folder: read_release(RELEASES["quora-pairs"], folder / "a.tsv"),
 }
-READERS |= {name: partial(read_release, RELEASES[name]) for name in RELEASES_IN_FOLDERS}
 
 
 @pytest.mark.parametrize("name", READERS)
