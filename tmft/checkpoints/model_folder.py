@@ -228,13 +228,13 @@ class ModelFolder:
     def open_weights(self, subfolder: str) -> WeightFiles:
         """Return the tensors in a subfolder. Raises InputError if it has none."""
         name = self.require_weights(subfolder)
-        path, shards = self.path / name, {}
+        path, index = self.path / name, {}
         if path.suffix == ".json":
-            shards = self.parse_json(name, parse_index)
-            for shard in shards:
+            index = self.parse_json(name, parse_index)
+            for shard in dict.fromkeys(index.values()):
                 self.find(f"{subfolder}/{shard}" if subfolder else shard)
                 check_symlink(path.parent / shard, path.parent)
-        return WeightFiles(path, shards)
+        return WeightFiles(path, index)
 
     @cached_property
     def weights(self) -> WeightFiles:

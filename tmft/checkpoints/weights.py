@@ -54,7 +54,7 @@ class WeightFiles:
     """The tensors of a checkpoint, in one file or in several; they are read when read_tensors is called.
 
     path: the file with the weights, or the index that lists several files (shards).
-    shards: {name of a file beside it: names of its tensors}, the content of the index, see parse_index.
+    index: {name of a tensor: name of its file, beside `path`}, see parse_index; {} for one file.
 
     Its attributes are names, the names of all tensors, and files, all files that they are read from, with the
     index.
@@ -65,14 +65,15 @@ class WeightFiles:
     names: list[str]
     file_by_name: dict[str, Path]
 
-    def __init__(self, path: Path, shards: dict[str, list[str]]):
-        self.path, self.files = path, [path, *(path.parent / shard for shard in shards)]
+    def __init__(self, path: Path, index: dict[str, str]):
+        self.path, self.files = (
+            path,
+            [path, *(path.parent / shard for shard in dict.fromkeys(index.values()))],
+        )
         self.opened: dict[Path, safe_open | CompactFile] = {}  # files whose tensors were not yet read
         self.bins = {file: read_bin(file) for file in self.files if file.suffix == ".bin"}
         if path.suffix == ".json":
-            self.file_by_name = {
-                name: path.parent / shard for shard, names in shards.items() for name in names
-            }
+            self.file_by_name = {name: path.parent / shard for name, shard in index.items()}
         elif path in self.bins:
             self.file_by_name = dict.fromkeys(self.bins[path], path)
         else:
@@ -180,17 +181,15 @@ def open_safetensors(path: Path) -> safe_open | CompactFile:
         return CompactFile(file) if LAYOUT_KEY in (file.metadata() or {}) else file
 
 
-def parse_index(content: dict[str, Any]) -> dict[str, list[str]]:
-    """Return {file name: names of its tensors} for the content of the index of a checkpoint in several files.
+def parse_index(content: dict[str, Any]) -> dict[str, str]:
+    """Return {name of a tensor: name of its file} for the content of the index of several files.
 
     Raises KeyError if it has no weight_map, and ValueError if it names a file outside its own folder.
     """
-    shards: dict[str, list[str]] = {}
-    for name, file in content["weight_map"].items():
-        if not is_plain_name(file):
-            raise ValueError(f"it points outside its folder, to {short_repr(file)}")
-        shards.setdefault(file, []).append(name)
-    return shards
+    index: dict[str, str] = content["weight_map"]
+    if outside := [file for file in index.values() if not is_plain_name(file)]:
+        raise ValueError(f"it points outside its folder, to {short_repr(outside[0])}")
+    return index
 
 
 def read_bin(path: Path) -> dict[str, Tensor]:

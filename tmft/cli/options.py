@@ -263,20 +263,6 @@ def load_word_vectors(args: Namespace, path: Path) -> SentenceEncoder:
     return model
 
 
-def load_mean_pooling_model(args: Namespace) -> SentenceEncoder:
-    """Return the model of add_model_options with mean pooling, without the prompt saved with the model.
-
-    A mean of several hidden states that was saved with the model is ignored, too.
-    """
-    torch.manual_seed(0)  # for --init random
-    init = args.init or "pretrained"
-    model = SentenceEncoder.from_pretrained(
-        args.model, args.layer, "mean", args.max_length, init, dtype=args.dtype or "float32"
-    )
-    model.prompt, model.layers = "", None
-    return model.to(command_device(args.device))
-
-
 # -------------------------------------------------------------------------------------------------- the tasks
 
 

@@ -222,7 +222,14 @@ def run_command(main: Callable[[], None]) -> None:
         sys.exit(code)
 
     try:
-        run_until_stopped(main)
+        try:
+            main()
+        except Exception:
+            if (
+                stop_signals
+            ):  # it stems from the signal: torch turns a KeyboardInterrupt into errors of its own
+                raise KeyboardInterrupt from None
+            raise
         print(end="", flush=True)
     except InputError as error:
         end(error.as_cli_message(), 2)
@@ -253,16 +260,3 @@ def on_stop_signal(signal_number: int, frame: FrameType | None) -> None:
     """Stop the command: SIGTERM, which schedulers send, is treated like Ctrl-C."""
     stop_signals.append(signal_number)
     raise KeyboardInterrupt
-
-
-def run_until_stopped(main: Callable[[], None]) -> None:
-    """Run a command. An exception after a signal to stop is raised as KeyboardInterrupt, which it stems from.
-
-    Libraries may turn a KeyboardInterrupt into an exception of their own, as torch does in an export to ONNX.
-    """
-    try:
-        main()
-    except Exception:
-        if stop_signals:
-            raise KeyboardInterrupt from None
-        raise

@@ -13,7 +13,9 @@ from functools import cache, partial
 from glob import glob
 from pathlib import Path
 
-from tmft.cli.options import add_model_options, load_mean_pooling_model
+import torch
+
+from tmft.cli.options import add_model_options, command_device
 from tmft.cli.parser import CommandLineParser
 from tmft.cli.report_command import print_page
 from tmft.data import DATA_FOLDER, SPLITS
@@ -24,6 +26,7 @@ from tmft.evaluation.isotropy import iso_score
 from tmft.io.atomic import check_output_folder
 from tmft.io.text import read_sentences
 from tmft.reports.tables_page import write_tables_page
+from tmft.sentence_encoder import SentenceEncoder
 from tmft.training_free.training_free_tables import MEASURES, Unit, make_unit, read_tables, score_tables
 
 
@@ -46,7 +49,12 @@ def main(argv: list[str] | None = None) -> None:
     units, missing = read_units(args, names, text)
     if not units:
         raise InputError(f"no task of the tables has data: {missing[0]}", "data_root")
-    model = load_mean_pooling_model(args)
+    torch.manual_seed(0)  # for --init random
+    init, dtype = args.init or "pretrained", args.dtype or "float32"
+    model = SentenceEncoder.from_pretrained(
+        args.model, args.layer, "mean", args.max_length, init, dtype, str(command_device(args.device))
+    )
+    model.prompt, model.layers = "", None  # those that were saved with the model are ignored
     tables = [table.resolve(len(model.encoder.layers)) for table in tables]
     results = score_tables(model, tables, units, text, average_text)
     results.notes |= dict.fromkeys(missing)
