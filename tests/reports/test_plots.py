@@ -4,7 +4,6 @@ import math
 import re
 import statistics
 import sys
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -148,12 +147,6 @@ def test_a_star_marks_the_layer_that_dev_chose_and_a_lone_layer_has_an_error_bar
     assert [bar.lines[2][0].get_segments()[i][0][0] for bar in bars for i in range(2)] == [1, 4]
 
 
-def test_the_grid_is_under_the_lines_and_a_logarithmic_axis_says_so_and_has_ticks(tmp_path, monkeypatch):
-    axes = drawing(plots.draw_score_by_size, BOTH[:1], tmp_path, monkeypatch)
-    assert axes.get_axisbelow() is True and "logarithmic" in axes.get_xlabel()
-    assert len(axes.get_xticks()) >= 2 and axes.get_xscale() == "log"
-
-
 def test_a_map_of_cka_has_layer_0_at_the_top_its_own_scale_and_numbers(tmp_path, monkeypatch):
     axes = drawing(plots.draw_cka_heat_map, PAIRS, tmp_path, monkeypatch)
     assert axes.images[0].origin == "upper" and axes.images[0].get_clim() == (0.0, 1.0)
@@ -246,13 +239,6 @@ def test_an_interval_that_contains_0_is_gray(tmp_path, monkeypatch):
     low, high = axes.containers[0].lines[2][0].get_segments()[0][:, 0]
     assert [low, high] == pytest.approx([-3, -1])
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["Layer 0", "Layer 1"]
-
-
-def test_models_that_are_compared_have_a_line_each(tmp_path, monkeypatch):
-    pairs = [replace(COMPARED[0], first="a" * 30, second=name * 30) for name in "bc"]
-    axes = drawing(partial(plots.draw_intervals, "x"), pairs, tmp_path, monkeypatch)
-    labels = [tick.get_text() for tick in axes.get_yticklabels()]
-    assert labels == [f"{'a' * 30}\n– {name * 30}" for name in "bc"]
 
 
 def test_curves_of_unequal_depth_are_drawn_over_relative_depth(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """index.html, the report for browsers: what is in it, in the file and in a real browser."""
 
+import csv
 import html.parser
 import json
 import math
@@ -140,6 +141,15 @@ def test_the_same_runs_give_the_same_files_twice(runs, page):
         {f.name: f.read_bytes() for f in (runs.parent / n).rglob("*.*")} for n in ("report", "second")
     )
     assert first == second and page.encode() == first["index.html"]
+
+
+def test_all_scores_of_all_runs_are_in_one_file(runs, page):
+    with open(runs.parent / "report/runs.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == 10 * 2  # runs, splits
+    assert {(line["layer"], line["pairs_per_second"]) for line in lines} == {
+        (str(layer), str(100.0 / (1 + layer))) for layer in range(4)
+    }
 
 
 def test_the_page_says_what_was_found_in_words(page):

@@ -298,14 +298,14 @@ def add_pretraining(page: Page, results: list[dict[str, Any]]) -> None:
 
 
 def add_models(page: Page, models: list[ModelScores]) -> None:
-    """Add figures and tables of the models that evaluate.py has scored; a figure without data is left out."""
+    """Add figures and tables of the models that evaluate.py has scored; a figure of one point is left out."""
     page.add_section("Models scored by evaluate.py")
     panels = {
         f"models-{group}": partial(model_scores.draw_mean_score_by_size, models, group=group)
         for group in model_scores.SIZE_GROUPS
-        if any(model.mean_score(group) is not None for model in models)
+        if sum(model.mean_score(group) is not None for model in models) > 1
     }
-    if any(model.isotropy for model in models):
+    if sum(len(model.isotropy) for model in models) > 1:
         panels["models-alignment"] = partial(model_scores.draw_alignment_and_uniformity, models)
     if any(model.speed for model in models):
         panels["models-speed"] = partial(model_scores.draw_speed, models)
