@@ -100,6 +100,7 @@ MISTAKES = [
     (1, "@ v", "@ v, scores", "the result is a tuple, expected (2, 3, 5, 6)"),
     (1, "transpose(2, 3)", "transpose(1, 3)", "it stops in line 9 of your code with RuntimeError"),
     (1, "transpose(2, 3)", "transpose(1, 3)", "(print the shapes before this line)"),
+    (1, "scores.softmax", "sizes.softmax", "with NameError: name 'sizes' is not defined\n"),
     (2, " * mask[:, :, None]", "", "padding counts"),
     (2, "hidden.sum(1) / mask.sum(1, keepdim=True)", "hidden.mean(1)", "right"),  # a cosine sees no lengths
     (2, "hidden.sum(1) / mask.sum(1, keepdim=True)", "hidden[:, 0]", "the first token is taken"),

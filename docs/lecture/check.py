@@ -50,7 +50,9 @@ def describe_error(error: Exception, function=None, path: Path | None = None) ->
     name = Path(file).name if Path(file).is_file() else "your code"  # a cell of a notebook is no file
     where = f"in line {lines[-1]} of {name} " if lines else ""
     message = f"{where}with {type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    is_about_shapes = any(word in message for word in ("size", "shape", "imension", "broadcast"))
+    is_about_shapes = isinstance(error, RuntimeError | IndexError | ValueError) and any(
+        word in message for word in ("size", "shape", "imension", "broadcast")
+    )
     return f"{message} (print the shapes before this line)" if is_about_shapes else message
 
 
@@ -591,7 +593,9 @@ def main(argv: list[str] | None = None) -> int:
         try:
             module = load(path)
         except Exception as error:  # a file with a mistake in its syntax
-            print(f"{number} {path.name} cannot be read: it stops {describe_error(error, path=path)}")
+            print(
+                f"{number} {path.name} cannot be read: it stops {describe_error(error, path=path.absolute())}"
+            )
             results.append(False)
             continue
         name = CHECKS[number].__name__.removeprefix("check_")
