@@ -169,7 +169,8 @@ def read_text(path: Path, encoding: str, known_sha256: Mapping[str, str]) -> str
     with reading(path, REMEDY):
         content = path.read_bytes()
         if digest(content) not in known_sha256.get(path.name, digest(content)):
-            problem = f"{path} is not the published {path.name} (SHA-256), or is incomplete"
-            raise InputError(f"{problem}: download it again")
+            raise InputError(
+                f"{path} is not the published {path.name} (SHA-256), or is incomplete: download it again"
+            )
         content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
         return content.decode(encoding)
