@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from tmft.checkpoints.hub import is_offline
 from tmft.data import DATA_FOLDER, parse_label
-from tmft.datasets.readers import REMEDY
+from tmft.datasets.readers import REMEDY, example_noun
 from tmft.datasets.releases import RELEASES, Release, Splits, read_release
 from tmft.errors import InputError, describe_error
 from tmft.io.atomic import check_output_folder, is_same_file, replacing_files, write_file
@@ -57,7 +57,7 @@ def download_dataset(dataset_name: str, source: str | None = None, root: Path = 
             counts = ", ".join(f"{split} {len(rows)}" for split, rows in content.items())
             missing = [split for split in release.sizes if split not in content]
             note = f"; this release has no scores for {', '.join(missing)}" if missing else ""
-            return f"wrote {root / dataset_name} ({counts} {release.item_name}s){note}"
+            return f"wrote {root / dataset_name} ({counts} {example_noun(release.columns)}s){note}"
         count = write_sentences(content, root / dataset_name / "sentences.txt")
         return f"wrote {root / dataset_name / 'sentences.txt'} ({count} sentences)"
 
@@ -120,7 +120,7 @@ def check_sizes(splits: Splits, release: Release, source: str) -> None:
         if len(rows) not in sizes:
             expected = " or ".join(map(str, sizes))
             raise InputError(
-                f"{split} has {len(rows)} {release.item_name}s instead of {expected} ({source}): "
+                f"{split} has {len(rows)} {example_noun(release.columns)}s instead of {expected} ({source}): "
                 "the release changed or is incomplete: download it again"
             )
 
@@ -147,7 +147,9 @@ def write_splits(splits: Splits, dataset_name: str, folder: Path) -> None:
             for column, cell in zip(columns, row, strict=True):
                 if column in task_of_column:
                     task = task_of_column[column]
-                    label = parse_label(cell, task, f"{split} {release.item_name} {number} of the release")
+                    label = parse_label(
+                        cell, task, f"{split} {example_noun(release.columns)} {number} of the release"
+                    )
                     cells.append(cell if task.classes else f"{label:.15g}")
                 else:
                     cells.append(join_lines(cell))

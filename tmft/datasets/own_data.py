@@ -19,7 +19,7 @@ import numpy as np
 
 from tmft.data import SPLITS, label_text
 from tmft.datasets.given_examples import LABEL_NAMES
-from tmft.datasets.readers import Row
+from tmft.datasets.readers import Row, example_noun
 from tmft.datasets.task_lookup import hold_out, text_keys
 from tmft.errors import InputError, check_choice, did_you_mean, sanitize
 from tmft.io.atomic import check_output_folder, check_writable, replacing_files
@@ -255,11 +255,6 @@ def text_keys_of_rows(rows: list[Row], columns: Iterable[str]) -> list[tuple[str
     return text_keys([texts for name, texts in values.items() if name not in LABEL_NAMES])
 
 
-def choose_example_noun(columns: Iterable[str]) -> str:
-    """Return what an example with these columns is called: "text", "pair" or "triplet"."""
-    return {1: "text", 2: "pair", 3: "triplet"}[sum(name not in LABEL_NAMES for name in columns)]
-
-
 def values_by_column(rows: list[Row], columns: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Return {column: its cells} for rows with these columns."""
     return dict(zip(columns, zip(*rows, strict=True), strict=True))
@@ -267,7 +262,7 @@ def values_by_column(rows: list[Row], columns: Iterable[str]) -> dict[str, tuple
 
 def describe_split(split: str, rows: list[Row], columns: dict[str, str]) -> str:
     """Return a line with the number of examples of a split, the range of its scores and its classes."""
-    parts = [f"{len(rows)} {choose_example_noun(columns)}s"]
+    parts = [f"{len(rows)} {example_noun(columns)}s"]
     values = values_by_column(rows, columns)
     if "score" in values:
         scores = [float(score) for score in values["score"]]
@@ -293,9 +288,7 @@ def describe_repetitions(splits: dict[str, list[Row]], columns: dict[str, str]) 
             labels.setdefault(key, set()).add(label)
         if repeated := len(rows) - len(labels):
             other = f", {contradictions} of them with another label" if contradictions else ""
-            result.append(
-                f"note {name}: {repeated} {choose_example_noun(columns)}s repeat an earlier one{other}"
-            )
+            result.append(f"note {name}: {repeated} {example_noun(columns)}s repeat an earlier one{other}")
     texts = {name: {text for key in keys[name] for text in key} for name in splits}
     for first, second in combinations(splits, 2):
         known = set(keys[first])
@@ -304,7 +297,7 @@ def describe_repetitions(splits: dict[str, list[Row]], columns: dict[str, str]) 
         if leaks or shared:
             result.append(
                 f"note {second}: also in {first} are {leaks} of its {len(splits[second])} "
-                f"{choose_example_noun(columns)}s, and {shared} of its {len(texts[second])} distinct texts"
+                f"{example_noun(columns)}s, and {shared} of its {len(texts[second])} distinct texts"
             )
     return result
 

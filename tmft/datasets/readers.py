@@ -8,13 +8,14 @@ import csv
 import gzip
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tmft.errors import InputError
 from tmft.io.files import digest, is_file, reading
 from tmft.io.text import select_columns
+from tmft.tasks import PAIR_COLUMNS, TEXT_COLUMN, TRIPLET_COLUMNS
 
 REMEDY = "download it again"
 Row = tuple[str, ...]  # the cells of one example, in the order of Release.columns
@@ -97,6 +98,12 @@ class ReleaseFile:
     skip_incomplete: bool = False
     unnamed_index: bool = False
     encoding: str = "utf-8-sig"
+
+
+def example_noun(columns: Iterable[str]) -> str:
+    """Return what an example with these columns is called: "text", "pair" or "triplet"."""
+    texts = {*TEXT_COLUMN, *PAIR_COLUMNS, *TRIPLET_COLUMNS} & {*columns}
+    return {1: "text", 2: "pair", 3: "triplet"}[len(texts)]
 
 
 def read_rows_by_name(path: Path, files: Mapping[str, Sequence[ReleaseFile]]) -> dict[str, list[Row]]:

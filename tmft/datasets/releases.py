@@ -61,14 +61,6 @@ class Release:
     finish: Callable[[Splits], Splits] | None = None
     read: Callable[[Path], Splits | Iterable[str]] | None = None
 
-    @property
-    def item_name(self) -> str:
-        """The word for a row in messages: triplet, pair or text."""
-        if self.columns == TRIPLET_COLUMNS:
-            return "triplet"
-        is_pair = set(PAIR_COLUMNS) <= set(self.columns) or self.columns == TRIPLET_COLUMNS[:2]
-        return "pair" if is_pair else "text"
-
 
 def read_release(release: Release, path: Path) -> Splits | Iterable[str]:
     """Return {name: rows} of a release, or its sentences. path: the file or the folder of the release."""

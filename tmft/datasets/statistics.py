@@ -10,20 +10,7 @@ from collections.abc import Callable, Iterable
 from tmft.data import Examples
 from tmft.tasks import Task
 
-HEADING = [
-    "task",
-    "split",
-    "N",
-    "C",
-    "L/S",
-    "V words",
-    "V",
-    "length words",
-    "length",
-    "alpha % words",
-    "alpha %",
-    "",
-]
+HEADING = "task,split,N,C,L/S,V words,V,length words,length,alpha % words,alpha %,".split(",")
 
 
 def data_statistics(

@@ -237,9 +237,6 @@ class SavedVectors:
             raise self.text_error("the text has more lines than there are embeddings")
         self.text.update(b"".join(map(line_bytes, lines)))
         self.hash.update(block.data)
-        if not np.isfinite(block).all():
-            problem = f"vectors {self.path}: they have values that are not finite"
-            raise InputError(f"{problem}: encode again", "vectors")
         if self.precision == "binary":
             return np.unpackbits(block, axis=1).astype(np.float32) * 2 - 1  # the signs as 1 and -1
         return block.astype(np.float32)
