@@ -102,19 +102,6 @@ def test_a_model_that_pools_its_token_embeddings_is_refused(layers):
     assert "choose another --layer" in error.value.as_cli_message()
 
 
-def test_a_text_of_one_repeated_word_is_refused(tmp_path):
-    """The narrow embeddings would be fitted for this word alone, and all embeddings would be equal."""
-    text, repeated = tmp_path / "text.txt", ["dog " * 300_000]
-    text.write_text(repeated[0], encoding="utf-8")
-    model = SentenceEncoder.from_pretrained(TINY)
-    with pytest.raises(InputError, match="embedding_size: nearly all tokens of the text are the same"):
-        factorize_embeddings(model, repeated, 64)
-    words = [str(TINY), str(tmp_path / "x"), "--embedding-size", "64", "--prune-vocabulary", str(text)]
-    with pytest.raises(InputError, match="nearly all tokens of the text are the same"):
-        export_command.main(words)
-    assert not (tmp_path / "x").exists()
-
-
 def test_the_command_prunes_and_factorizes(tmp_path, capsys):
     text = tmp_path / "text.txt"
     text.write_text("\n".join(sample_lines("train")), encoding="utf-8")
