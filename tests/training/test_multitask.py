@@ -241,7 +241,7 @@ def test_tasks_of_tmft_go_together_too(course, tiny_folder):
     ("more", "message"),
     [
         (["--task", "sst5", "sst5"], "task sst5 is named twice: name each task once"),
-        (["--task", "sst5", "quora:dot_product_hed"], "no objective 'dot_product_hed': .* did you mean"),
+        (["--task", "sst5", "quora:dot_product_hed"], "objective 'dot_product_hed': .* did you mean"),
         (["--loss-weights", "1", "2"], "loss_weights 1.0 2.0: there are 3 tasks, give one weight for each"),
         (["--loss-weights", "1", "2", "-3"], "loss_weights -3.0: choose 0 or more"),
         (["--loss-weights", "0", "0", "0"], "loss_weights are all 0, so nothing would be trained"),

@@ -14,7 +14,7 @@ from torch import Tensor
 from tmft.data import DATA_FOLDER, SPLITS, Examples
 from tmft.datasets.download import download_dataset
 from tmft.datasets.releases import RELEASES
-from tmft.errors import InputError, did_you_mean
+from tmft.errors import InputError, check_choice, did_you_mean
 from tmft.io.files import is_file, is_folder, matching_paths
 from tmft.io.paths import PACKAGE_DATA
 from tmft.loss import Objective
@@ -176,13 +176,8 @@ def validate_task(task: Task) -> None:
     """Raise InputError if the labels, the objective and the metric of a task do not fit each other."""
     if not task.objective:  # the task is only scored
         return
-    for option, name, registry in (
-        ("objective", task.objective, OBJECTIVES),
-        ("selection_metric", task.metric, METRICS),
-    ):
-        if name not in registry:
-            choices = f"{', '.join(registry)}{did_you_mean(name, registry)}"
-            raise InputError(f"no `{option}` {name!r}: choose one of {choices}", option)
+    check_choice("objective", task.objective, OBJECTIVES)
+    check_choice("selection_metric", task.metric, METRICS)
     objective = OBJECTIVES[task.objective]
 
     # Number of texts and hyperparameters.

@@ -91,9 +91,9 @@ def distill(
     `student.save_pretrained("student", dtype="float16")` writes half of the bytes of float32, and `export`
     of tmft/export/export.py, with the format compact and the dtype of quantization, an eighth or a quarter.
 
-    Raises InputError, before the teacher embeds the lines, for an argument of a wrong type or out of range,
-    for too few lines and for a vocab_size with a tokenizer from which no tokens can be removed, and TypeError
-    if lines is a single string or has something else than strings.
+    Raises InputError, before any work, for an argument of a wrong type or out of range, then for too few
+    lines and for a vocab_size with a tokenizer from which no tokens can be removed, and TypeError if lines is
+    a single string or has something else than strings.
     Source: Reimers and Gurevych 2020, arXiv:2004.09813.
     """
     given = {name: value for name, value in locals().items() if name != "lines"}  # see check_sentences
@@ -114,6 +114,11 @@ def distill(
     teacher = teachers[0]
     if hidden_size is None:
         kept_layers = space_layers_evenly(layers, len(teacher.encoder.layers))
+    if vocab_size is not None:
+        check_range("vocab_size", vocab_size, 1, len(teacher.tokenizer.vocabulary))
+    if embedding_size is not None:
+        width = hidden_size or teacher.encoder.config.hidden_size
+        check_range("embedding_size", embedding_size, 2, width - 1)
     no_text = lines is None
     if lines is None:
         sample = read_all_splits(get_task("sample"))[""].values()
