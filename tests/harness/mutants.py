@@ -130,7 +130,10 @@ TESTS |= {
         "tests/students/test_distillation_loss.py",
         "tests/datasets/test_sentences.py",
     ],
-    "tmft/students/narrow_models.py": ["tests/students/test_narrow_models.py"],
+    "tmft/students/narrow_models.py": [
+        "tests/students/test_narrow_models.py",
+        "tests/students/test_distill.py",
+    ],
     "tmft/datasets/own_data.py": ["tests/datasets/test_own_data.py", "tests/datasets/test_held_out.py"],
     "tmft/datasets/task_lookup.py": [
         "tests/datasets/test_task_lookup.py",

@@ -205,9 +205,6 @@ def test_the_prompts_of_a_search_can_be_chosen(options, text, tmp_path, capsys):
         (["--prompt-name", "docment"], "--prompt-name 'docment': choose one of query, document, sts; did"),
         (["--query-prompt-name", "qery"], "--query-prompt-name 'qery': choose one of query, document,"),
         (["--query-prompt", "no place"], "--query-prompt 'no place': choose one of T0, "),
-        (["--query-prompt", ""], "--query-prompt is empty: give a value"),
-        (["--prompt-name", ""], "--prompt-name is empty: give a value"),
-        (["--prompt", "T0", "--prompt-name", "sts"], "--prompt and --prompt-name: give only one of the two"),
         (["--query-prompt", "a [X]", "--query-prompt-name", "sts"], "--query-prompt and"),
     ],
 )

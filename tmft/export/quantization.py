@@ -48,20 +48,17 @@ class Int8Weight:
         zero_points = torch.zeros(len(weight), dtype=torch.int32)  # of the weights, per output
         self.arguments = packed, scales, zero_points, bias
 
-    def product(self, x: Tensor, step: float = 1.0, zero_point: int = 0) -> Tensor:
-        """Return step (x - zero_point) W^T + bias, (..., out) float32. x: (..., in) uint8."""
-        output: Any = 1.0, 0, torch.float32, "none", [], ""
-        return torch.ops.onednn.qlinear_pointwise(x, step, zero_point, *self.arguments, *output)
-
-    def product_with_gelu(
-        self, x: Tensor, step: float, zero_point: int, output_step: float, output_zero_point: int
+    def product(
+        self, x: Tensor, step: float = 1.0, zero_point: int = 0, gelu: tuple[float, int] | None = None
     ) -> Tensor:
-        """Return GELU of `product` as integers n, (..., out) uint8, which mean (n - zero point) step.
+        """Return step (x - zero_point) W^T + bias, (..., out) float32. x: (..., in) uint8.
 
-        output_step, output_zero_point: those of the result. Numbers outside the range of the result become
-        its ends.
+        gelu: step and zero point of the result, which then is GELU of the product as integers n, (..., out)
+        uint8, that mean (n - zero point) step; numbers outside its range become its ends.
         """
-        output: Any = output_step, output_zero_point, torch.uint8, "gelu", [], "none"
+        output: Any = (1.0, 0, torch.float32, "none", [], "")
+        if gelu is not None:
+            output = (*gelu, torch.uint8, "gelu", [], "none")
         return torch.ops.onednn.qlinear_pointwise(x, step, zero_point, *self.arguments, *output)
 
 
@@ -175,7 +172,7 @@ class Int8FeedForward(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Return down(GELU(up(hidden))): (B, T, D) float32 -> (B, T, D) float32."""
         outputs = self.step, self.zero_point
-        neurons = self.up.product_with_gelu(self.quantize(hidden), self.quantize.step, 128, *outputs)
+        neurons = self.up.product(self.quantize(hidden), self.quantize.step, 128, outputs)
         return self.down.product(neurons, *outputs)
 
 
