@@ -122,6 +122,7 @@ TESTS |= {
     "tmft/serving/encode_file.py": [
         "tests/serving/test_encode_file.py",
         "tests/serving/test_encode_table.py",
+        "tests/serving/test_search.py",
     ],
     "tmft/serving/search.py": ["tests/serving/test_search.py"],
     "tmft/export/export.py": ["tests/export/test_export.py", "tests/export/test_compact_export.py"],
