@@ -267,16 +267,6 @@ def test_tokens_weigh_as_they_were_learnt_on_train_and_the_saved_model_scores_th
     assert not np.allclose(model.encode(SENTENCES), expected.encode(SENTENCES), atol=1e-3)
 
 
-def test_a_run_without_weights_says_so_and_differs_from_one_with_them(arguments, tmp_path):
-    weights = {"plain": [], "idf": ["--token-weights", "idf"], "all": ["--token-weights", "uniform"]}
-    for name, options in weights.items():
-        train.main([*arguments, "--layer", "1", "--run-name", name, *options])
-    found = {name: read_result(tmp_path / f"runs/{name}-layer1-seed0") for name in weights}
-    assert [found[name]["settings"]["token_weights"] for name in found] == [None, "idf", "uniform"]
-    assert found["plain"]["epochs"][0]["loss"] == found["all"]["epochs"][0]["loss"]
-    assert found["plain"]["epochs"][0]["loss"] != found["idf"]["epochs"][0]["loss"]
-
-
 def test_a_pooling_that_was_saved_and_takes_no_weights_is_refused(arguments, tiny_folder, tmp_path):
     SentenceEncoder.from_pretrained(tiny_folder, pooling="cls").save_pretrained(tmp_path / "cls")
     with pytest.raises(InputError) as error:

@@ -363,7 +363,7 @@ def test_pre_training_runs_have_a_table_of_their_own(tmp_path):
     begin = "2.50 | 1.0 | 9.000 | 5.000 | 20.00"
     assert f"| small-mlm, seed 0 | {begin} | – | – | 2000 | 0.14 |" in page
     assert f"| small-rtd, seed 0 | {begin} | 90.00 | 88.00 | 2000 | 0.14 |" in page
-    assert "2 pre-training runs." in page
+    assert "2 pre-training runs." in page and "## Pre-training" in page
 
 
 def test_the_published_scores_are_those_of_both_versions_of_the_paper():

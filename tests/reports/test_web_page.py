@@ -160,7 +160,11 @@ def test_the_page_says_what_was_found_in_words(page):
     assert "one: dev chooses 2 of 3 layers, with Spearman 69.00 ± 1.41 on test (2 seeds)" in text
     assert "the whole model has 54.00 ± 1.41" in text
     assert text.count("may be chance") == 1
-    assert "measured on: x86_64; 2 threads; fp32" in text
+    assert "sample: are the differences on test significant?" in text and "What was run" in text
+    recipe = "recipe: cosine_mse; 3 epochs; batches of 32; learning rate 0.0003; pooling mean"
+    about = "checkpoint: data/twins/mlm", f"data: sample; {len(SAMPLE)} test examples", recipe
+    about += "layers and seeds: layers 1, 3 of 3; 1 seed", "measured on: x86_64; 2 threads; fp32"
+    assert " ".join(about) in text and "made with: commit abcdef; torch 2" in text
 
 
 def test_every_figure_has_words_and_most_have_a_table(page):

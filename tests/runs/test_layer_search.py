@@ -106,12 +106,6 @@ def test_of_layers_that_cannot_be_told_apart_the_smallest_is_taken(
     assert words in capsys.readouterr().out
 
 
-def test_a_layer_whose_score_is_undefined_is_not_chosen(tmp_path, tiny_folder):
-    first = {0: float("nan"), 1: 0.5, 2: float("nan"), 3: 0.2, 4: 0.6}
-    _, two, last = simulated(tmp_path, [first, {1: 0.6, 3: float("nan"), 4: 0.5}], 10, 4)
-    assert [run.config.layer for run in two] == [1, 3, 4] and last[0].config.layer == 1
-
-
 def test_results_that_do_not_belong_to_one_search_are_one_clear_line(tmp_path, tiny_folder):
     def make_runs(ckpts, layers, seeds, base_config, suffix=""):
         return expand_grid(ckpts, layers, seeds, base_config, "pairs", tmp_path / "runs", None, suffix)

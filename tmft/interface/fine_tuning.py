@@ -192,19 +192,17 @@ def fine_tune(
     processes = single_process(choose_device(device))
 
     config_class = objective_config_class(objective)
-    recipe_names, config_names, objective_names = (
-        {field.name for field in fields(part)} - NAMED_SETTINGS if part else set()
-        for part in (FineTuningRecipe, FineTuningConfig, config_class)
-    )
-    known = sorted(recipe_names | config_names | objective_names)
+    parts = [part for part in (FineTuningRecipe, FineTuningConfig, config_class) if part]
+    names = {part: {field.name for field in fields(part)} - NAMED_SETTINGS for part in parts}
+    known = sorted(set().union(*names.values()))
     if unknown := [name for name in settings if name not in known]:
         raise InputError(
             f"fine_tune has no setting {unknown[0]!r}: choose from {', '.join(known)}"
             f"{did_you_mean(unknown[0], known)}"
         )
-
-    def chosen(names: set[str]) -> dict[str, Any]:
-        return {name: value for name, value in settings.items() if name in names}
+    chosen = {part: {name: settings[name] for name in settings if name in names[part]} for part in parts}
+    if config_class:
+        config_class(**chosen[config_class])  # checks the hyperparameters
 
     is_contrastive = not OBJECTIVES[objective].needs_labels
     has_scores = metric is None or METRICS[metric] is correlation_metrics
@@ -216,13 +214,11 @@ def fine_tune(
         label="" if is_contrastive else "label" if has_classes else "score",
         objective=objective,
         metric=metric or ("accuracy" if has_classes else "spearman"),
-        objective_args=chosen(objective_names),
+        objective_args=chosen[config_class] if config_class else {},
     )
-    recipe = FineTuningRecipe(**chosen(recipe_names))
-    config = FineTuningConfig(ckpt="", task=task, recipe=recipe, **chosen(config_names))
+    recipe = FineTuningRecipe(**chosen[FineTuningRecipe])
+    config = FineTuningConfig(ckpt="", task=task, recipe=recipe, **chosen[FineTuningConfig])
     check_config(config, layers)
-    if config_class and task.objective_args:
-        config_class(**task.objective_args)
 
     given = {"train": train, "dev": dev, "test": test}
     task, splits = prepare_data({name: part for name, part in given.items() if part is not None}, task)
