@@ -116,4 +116,4 @@ def test_the_command_measures_speed_and_the_report_of_its_file_needs_no_run(
     assert "tokens  sentences at once  sentences/s" in printed and "models scored by evaluate.py" in printed
     names = {path.name for path in (tmp_path / "scores/report").glob("*.svg")}
     assert names == {"models-speed.svg"}  # alignment would be a single point
-    assert "1 model scored by evaluate.py" in (tmp_path / "scores/report/report.md").read_text()
+    assert "1 file of scores by evaluate.py" in (tmp_path / "scores/report/report.md").read_text()

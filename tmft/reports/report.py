@@ -112,7 +112,7 @@ def summarize_runs(sweeps: list[Sweep], pretrained: list[dict[str, Any]], models
     if pretrained:
         parts.append(format_count(len(pretrained), "pre-training run"))
     if models:
-        parts.append(format_count(len(models), "model") + " scored by evaluate.py")
+        parts.append(format_count(len(models), "file") + " of scores by evaluate.py")
     return "; ".join(parts) + "."
 
 
