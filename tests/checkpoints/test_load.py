@@ -1,10 +1,8 @@
 """Checkpoint to encoder: every tensor accounted for, the kept ones read, and the counts of the paper."""
 
-import json
-
 import pytest
 import torch
-from conftest import store_weights, stored_weights, tiny_config
+from conftest import store_weights, stored_weights
 
 from tmft.checkpoints.load import load_encoder, load_encoder_with_report
 from tmft.encoder import EncoderConfig
@@ -37,54 +35,49 @@ def test_the_report_lists_loaded_and_ignored_tensors(tiny_folder):
 # ------------------------------------------------------------------------------------- what can be wrong
 
 
-def drop_a_tensor(folder):
-    weights = stored_weights(folder)
-    del weights["encoder.layer.1.output.dense.bias"]
-    store_weights(folder, weights)
-
-
-def drop_a_layer(folder):
-    weights = stored_weights(folder)
-    store_weights(folder, {name: weight for name, weight in weights.items() if "layer.1." not in name})
-
-
-def rename_a_tensor(folder):
-    gate = {"encoder.layer.1.attention.self.gate.weight": torch.ones(1)}
-    store_weights(folder, stored_weights(folder) | gate)
-
-
-def double_a_tensor(folder):
-    store_weights(folder, stored_weights(folder) | {"electra.embeddings.LayerNorm.bias": torch.ones(12)})
-
-
-def reshape_a_tensor(folder):
-    store_weights(folder, stored_weights(folder) | {"embeddings_project.weight": torch.ones(24, 13)})
-
-
-def count_a_tensor(folder):
-    counts = torch.ones(24, dtype=torch.int64)
-    store_weights(folder, stored_weights(folder) | {"embeddings_project.bias": counts})
-
-
-def state_too_few_layers(folder):
-    (folder / "config.json").write_text(json.dumps(tiny_config(num_hidden_layers=3)))
-
-
-WRONG = {
-    drop_a_tensor: r"missing tensor encoder.layer.1.output.dense.bias \(.*model.safetensors\)",
-    drop_a_layer: r"missing tensor encoder.layer.1.attention.self.query.weight and 15 more \(",
-    rename_a_tensor: r"unknown tensor encoder.layer.1.attention.self.gate.weight .*: it belongs neither to",
-    double_a_tensor: r"embeddings.LayerNorm.bias and .* are the same weight .*: remove one of them",
-    reshape_a_tensor: r"embeddings_project.weight has shape \(24, 13\) .* asks for \(24, 12\)",
-    count_a_tensor: r"embeddings_project.bias has dtype torch.int64",
-    state_too_few_layers: r"unknown tensor encoder.layer.3.* electra encoder of 3 layers",
+QUERY, GATE = "encoder.layer.1.attention.self.query.weight", "encoder.layer.1.attention.self.gate.weight"
+WRONG = {  # what is changed in {name: tensor} -> words of the message
+    "no bias": (
+        lambda w: w.pop("encoder.layer.1.output.dense.bias"),
+        r"missing tensor encoder.layer.1.output.dense.bias \(.*model.safetensors\)",
+    ),
+    "no layer": (
+        lambda w: [w.pop(name) for name in [*w] if "layer.1." in name],
+        rf"missing tensor {QUERY} and 15 more \(",
+    ),
+    "another part": (
+        lambda w: w.update({GATE: torch.ones(1)}),
+        rf"unknown tensor {GATE} .*: it belongs neither to",
+    ),
+    "another layer": (
+        lambda w: w.update({QUERY.replace("1", "4"): torch.ones(24, 24)}),
+        "unknown tensor encoder.layer.4.* electra encoder of 4 layers",
+    ),
+    "a tensor twice": (
+        lambda w: w.update({"electra.embeddings.LayerNorm.bias": torch.ones(12)}),
+        "embeddings.LayerNorm.bias and .* are the same weight .*: remove one of them",
+    ),
+    "another shape": (
+        lambda w: w.update({"embeddings_project.weight": torch.ones(24, 13)}),
+        r"embeddings_project.weight has shape \(24, 13\) .* asks for \(24, 12\)",
+    ),
+    "whole numbers": (
+        lambda w: w.update({"embeddings_project.bias": torch.ones(24, dtype=torch.int64)}),
+        "embeddings_project.bias has dtype torch.int64",
+    ),
+    "not a number": (
+        lambda w: w["embeddings.word_embeddings.weight"][7, 3:4].fill_(torch.nan),
+        r"embeddings.word_embeddings.weight holds nan or inf \(.*model.safetensors\)",
+    ),
 }
 
 
-@pytest.mark.parametrize("damage", WRONG, ids=lambda damage: damage.__name__)
-def test_a_tensor_that_matches_nothing_is_one_clear_line(damage, tiny_folder):
-    damage(tiny_folder)
-    with pytest.raises(InputError, match=WRONG[damage]) as error:
+@pytest.mark.parametrize("name", WRONG)
+def test_a_tensor_that_matches_nothing_is_one_clear_line(name, tiny_folder):
+    change, words = WRONG[name]
+    change(weights := stored_weights(tiny_folder))
+    store_weights(tiny_folder, weights)
+    with pytest.raises(InputError, match=words) as error:
         load_encoder(tiny_folder)
     assert "\n" not in str(error.value)
 

@@ -1,7 +1,6 @@
 """The weights of a checkpoint in every form of file: read when asked for, and nothing in them is ever run."""
 
 import json
-import math
 import os
 import pickle
 import shutil
@@ -145,12 +144,6 @@ def shard_elsewhere(folder):
     (folder / "model-00002.safetensors").symlink_to(folder.parent / "elsewhere")
 
 
-def not_a_number(folder):
-    weights = stored_weights(folder)
-    weights["embeddings.word_embeddings.weight"][7, 3] = math.nan
-    store_weights(folder, weights)
-
-
 def compressed_bin(folder):
     """Of which a few KB may become gigabytes."""
     to_bin(folder, stored_weights(folder))
@@ -174,7 +167,6 @@ WRONG = {
     shard_without_a_tensor: r"in .*pytorch_model-00002.bin cannot be read \('encoder.layer.2.* is missing",
     index_outside: r"index.json cannot be read \(it points outside its folder, to '../model-00002.*'\)",
     shard_elsewhere: r"model-00002.safetensors is a link out of its folder: refused",
-    not_a_number: r"embeddings.word_embeddings.weight holds nan or inf \(.*model.safetensors\)",
     compressed_bin: r"pytorch_model.bin holds compressed parts, which torch does not write: refused",
     index_without_a_map: r"index.json cannot be read \('weight_map' is missing\): restore the file",
 }

@@ -29,7 +29,7 @@ from tmft.datasets.own_data import (
 from tmft.datasets.releases import RELEASES
 from tmft.datasets.statistics import HEADING, data_statistics
 from tmft.datasets.task_lookup import expand_groups, get_task, has_data_file, read_split
-from tmft.errors import InputError, check_range, sanitize
+from tmft.errors import SEED_RANGE, InputError, check_range, sanitize
 from tmft.io.atomic import check_writable, write_file
 from tmft.io.formatting import text_table
 from tmft.io.text import read_lines
@@ -84,7 +84,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def convert(args: Namespace) -> None:
     """Convert the tables of the user, and print the report."""
-    check_range("seed", args.seed, 0, 2**63 - 1)
+    check_range("seed", args.seed, *SEED_RANGE)
     columns = parse_columns(args.columns)
     fractions = args.split and parse_fractions(args.split)
     report = convert_tables(args.files, columns, args.out, fractions, args.seed, args.encoding, args.decimal)
