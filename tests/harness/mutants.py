@@ -107,6 +107,13 @@ TESTS = {
     "tmft/reports/model_scores.py": ["tests/reports/test_model_scores.py"],
     "tmft/reports/page.py": ["tests/reports/test_report.py", "tests/reports/test_web_page.py"],
     "tmft/reports/report.py": ["tests/reports/test_report.py", "tests/reports/test_web_page.py"],
+    "tmft/checkpoints/tokenizers.py": [
+        "tests/checkpoints/test_tokenizers.py",
+        "tests/checkpoints/test_tokenizer_kinds.py",
+        "tests/checkpoints/test_sentencepiece.py",
+        "tests/checkpoints/test_model_folder.py",
+        "tests/checkpoints/test_any_st_folder.py",
+    ],
     # Resuming a run.
     "tmft/training/checkpointing.py": ["tests/training/test_checkpointing.py"],
     "tmft/runs/run_folder.py": [
