@@ -144,7 +144,8 @@ A vocabulary of {encoder.config.vocab_size:,} tokens. {made}.
 def describe_compatibility(model: "SentenceEncoder") -> str:
     """Return what other libraries compute differently with the folder of a model; '' if nothing."""
     config, layers, note = model.encoder.config, len(model.encoder.layers), ""
-    if layers < FAMILIES[config.model_type].min_layers:
+    family = FAMILIES[config.model_type]
+    if layers < family.min_layers:
         note = f"transformers cannot run a {config.model_type} of {layers} layers; tmft can."
     elif "decoder" in config.components:
         note = (

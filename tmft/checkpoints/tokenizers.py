@@ -118,13 +118,15 @@ def read_vocabulary_files(
     """
     files, found = {*folder.tokenizer_files()}, []
     family = FAMILIES.get(config.model_type)
-    named = family.tokenizer if family else "static"  # which stands for any kind
+    kinds = list(TOKENIZER_KINDS.values())
     if config.class_name:
-        named = KIND_BY_CLASS.get(config.class_name, "generic")
-    elif TOKENIZER_KINDS[named].read and not files.issuperset(TOKENIZER_KINDS[named].vocabulary_files):
-        named = "static"
-    for name, kind in TOKENIZER_KINDS.items():
-        if kind.read is None or named not in (name, "static") or not files.issuperset(kind.vocabulary_files):
+        kinds = [TOKENIZER_KINDS[KIND_BY_CLASS.get(config.class_name, "generic")]]
+    elif family and not folder.is_static:
+        kind = TOKENIZER_KINDS[family.tokenizer]
+        if kind.read is None or files.issuperset(kind.vocabulary_files):
+            kinds = [kind]
+    for kind in kinds:
+        if kind.read is None or not files.issuperset(kind.vocabulary_files):
             continue
         with reading(folder.encoder_path / " and ".join(kind.vocabulary_files)):
             backend = kind.read(folder.encoder_path, config)
