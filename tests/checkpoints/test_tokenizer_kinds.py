@@ -27,6 +27,7 @@ from tmft.checkpoints.tokenizer_kinds import TOKENIZER_KINDS
 from tmft.checkpoints.tokenizers import add_closing_token, load_tokenizer, tokenizer_to_files
 from tmft.errors import InputError
 from tmft.models.families import FAMILIES
+from tmft.tokenizer import UNCHANGED_CLASS
 
 AROUND = {  # special tokens before and after a sentence, where it is not one and one
     "qwen embedding tokenizer.json": (0, 1),
@@ -153,6 +154,23 @@ def test_a_tokenizer_json_of_a_generic_class_is_used_unchanged(tmp_path):
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.num_special_tokens == (0, 1)
     assert ids(tokenizer, ["a man"]) == ids(tokenizer, ["e men"])
+
+
+@pytest.mark.parametrize(
+    ("name", "rebuilt_as", "first_token"),
+    [
+        ("bert tokenizer.json", UNCHANGED_CLASS, "[CLS]"),
+        ("t5 tokenizer.json", "T5Tokenizer", None),
+        ("xlm-roberta newer tokenizer.json", "XLMRobertaTokenizer", "<s>"),
+        ("camembert tokenizer.json", "CamembertTokenizer", "<s>"),
+    ],
+)
+def test_without_a_class_the_model_and_the_template_tell_the_kind(name, rebuilt_as, first_token, tmp_path):
+    FORMS[name](tmp_path)
+    write(tmp_path, config={}, tokenizer_config={})
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.tokenizer_class == rebuilt_as
+    assert tokenizer.special_tokens.get("cls_token") == first_token
 
 
 @pytest.mark.parametrize("name", ["T5Tokenizer", "T5TokenizerFast"])

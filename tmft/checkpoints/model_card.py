@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tmft.checkpoints.hub import KNOWN_CHECKPOINTS
-from tmft.checkpoints.st_folder import compatibility_note, tmft_settings
+from tmft.checkpoints.st_folder import is_supported, prompt_templates, tmft_settings, word_weights
 from tmft.embedding.layer_mix import format_layer_mix
 from tmft.errors import sanitize
 from tmft.io.formatting import MAX_NAME_LENGTH, escape_markdown
@@ -143,17 +143,34 @@ A vocabulary of {encoder.config.vocab_size:,} tokens. {made}.
 
 def describe_compatibility(model: "SentenceEncoder") -> str:
     """Return what other libraries compute differently with the folder of a model; '' if nothing."""
-    config, layers, note = model.encoder.config, len(model.encoder.layers), ""
+    settings, weights, notes = tmft_settings(model), word_weights(model), []
+    if not is_supported(model.pooling):
+        notes.append(f"has no pooling {model.pooling!r} and takes the mean")
+    if "layer_mix" in settings:
+        notes.append(f"takes the last hidden state, not the mix {settings['layer_mix']}")
+    if "token_weights" in settings:
+        notes.append(
+            f"takes the plain mean of all tokens, without the token weights {settings['token_weights']}"
+        )
+    notes += [f"leaves out the prompt {text!r}" for text in prompt_templates(model).values()]
+    if weights is not None and (weights == 0).any():
+        notes.append(
+            "gives a sentence whose words all have weight 0 a vector of zeros, instead of the plain mean"
+        )
+    if weights is not None and model.pooling != "mean":
+        notes.append(f"weights tokens differently before the pooling {model.pooling!r}")
+    sentences = [f"sentence-transformers {note}." for note in notes]
+    config, layers = model.encoder.config, len(model.encoder.layers)
     family = FAMILIES[config.model_type]
     if layers < family.min_layers:
-        note = f"transformers cannot run a {config.model_type} of {layers} layers; tmft can."
+        sentences.append(f"transformers cannot run a {config.model_type} of {layers} layers; tmft can.")
     elif "decoder" in config.components:
-        note = (
+        sentences.append(
             "transformers opens it as a T5Model and warns that queries and keys of the decoder's"
             " self-attention are missing: the first output, last_hidden_state[:, 0] of one start token, does"
             " not need them."
         )
-    return f"{compatibility_note(model)} {note}".strip()
+    return " ".join(sentences)
 
 
 def describe_depth(num_layers: int, kept_layers: Sequence[int] | None) -> str:

@@ -428,27 +428,6 @@ def tmft_settings(model: "SentenceEncoder") -> dict[str, str | dict[str, str]]:
     return {key: value for key, value in settings.items() if value}
 
 
-def compatibility_note(model: "SentenceEncoder") -> str:
-    """Return what sentence-transformers computes differently with the folder, in sentences; '' if nothing."""
-    settings, weights, notes = tmft_settings(model), word_weights(model), []
-    if not is_supported(model.pooling):
-        notes.append(f"has no pooling {model.pooling!r} and takes the mean")
-    if "layer_mix" in settings:
-        notes.append(f"takes the last hidden state, not the mix {settings['layer_mix']}")
-    if "token_weights" in settings:
-        notes.append(
-            f"takes the plain mean of all tokens, without the token weights {settings['token_weights']}"
-        )
-    notes += [f"leaves out the prompt {text!r}" for text in prompt_templates(model).values()]
-    if weights is not None and (weights == 0).any():
-        notes.append(
-            "gives a sentence whose words all have weight 0 a vector of zeros, instead of the plain mean"
-        )
-    if weights is not None and model.pooling != "mean":
-        notes.append(f"weights tokens differently before the pooling {model.pooling!r}")
-    return " ".join(f"sentence-transformers {note}." for note in notes)
-
-
 def settings_to_files(
     model: "SentenceEncoder", dtype: torch.dtype
 ) -> dict[str, str | Callable[[Path], None]]:
