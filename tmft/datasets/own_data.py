@@ -191,11 +191,12 @@ def read_own_table(
     reasons: list[str] = []
     for location, values in read_values(path, list(columns.values()), encoding):
         row = dict(zip(columns, values, strict=True))
-        cells = {name: cell_text(value, columns[name], location) for name, value in row.items()}
-        texts = {name: join_lines(cell) for name, cell in cells.items() if name not in LABEL_NAMES}
-        labels = {"score": cells["score"].strip()} if "score" in cells else {}
-        if "label" in row:
-            labels["label"] = label_text(row["label"])
+        texts = {
+            name: join_lines(cell_text(value, columns[name], location))
+            for name, value in row.items()
+            if name not in LABEL_NAMES
+        }
+        labels = {name: label_text(row[name]) for name in LABEL_NAMES if name in row}
         if not all(map(has_visible_text, texts.values())):
             reasons.append(EMPTY_TEXT)
         elif not all(labels.values()):
