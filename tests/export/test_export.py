@@ -131,6 +131,12 @@ def test_what_cannot_be_exported_is_one_line_and_nothing_is_written(words, onnx,
     assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
 
 
+def test_a_folder_that_exists_is_not_exported_into(tmp_path):
+    with pytest.raises(InputError, match=f"{tmp_path.name} exists already: name a new folder"):
+        export(tiny_model(), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def without_last_layer(model: SentenceEncoder) -> SentenceEncoder:
     return truncated(deepcopy(model), 3)
 
