@@ -1,5 +1,6 @@
 """The figures of docs/: their text is text, each says what it shows, and stands on a page."""
 
+import itertools
 import json
 import re
 
@@ -63,3 +64,39 @@ def test_the_table_of_objectives_has_the_scores_that_were_measured():
         test, dev = (np.array([*scores[split].values()]) for split in ("test", "dev"))  # (runs, layers)
         for mean, std, dev_mean in zip(test.mean(0), test.std(0, ddof=1), dev.mean(0), strict=True):
             assert f"| {mean:.2f} ± {std:.2f} ({dev_mean:.2f}) |" in page
+
+
+def test_the_script_on_the_loss_and_its_layer_finds_a_drop_that_follows_the_loss(
+    tmp_path, monkeypatch, capsys
+):
+    """Runs as docs/law.py leaves them, in which the layer under the loss has random predictions."""
+    pytest.importorskip("matplotlib")
+    law = load_script("docs/law.py")
+    monkeypatch.setattr(law, "RUNS", tmp_path)
+    monkeypatch.setattr(law, "JSON", tmp_path / "law.json")
+    monkeypatch.setattr(law, "NUM_RESAMPLES", 100)
+    rng, labels = np.random.default_rng(0), np.arange(200.0)
+    for objective, k, seed in itertools.product(law.OBJECTIVES, law.DEPTHS, (0, 1)):
+        for layer in range(k + 1):
+            folder = tmp_path / f"stsb/{objective}{k}-0-layer{layer}-seed{seed}"
+            folder.mkdir(parents=True)
+            score = {"spearman": 0.0 if layer == k else 0.8 + layer / 100}
+            (folder / "result.json").write_text(json.dumps({"dev": score, "test": score}), "utf-8")
+            noise = rng.normal(size=200) * (60 - 5 * layer)  # the layer before the loss is best
+            predicted = rng.random(200) if layer == k else labels + noise
+            np.savez(folder / "predictions.npz", predicted=predicted, labels=labels)
+    law.show(law.measure())
+    answers = law.measure()["answers"]
+    for title in law.OBJECTIVES.values():
+        for k in (2, 4, 6):
+            _, low, high = answers[f"{title}, layer {k}: loss on it - loss above"]
+            assert -100 < low < high < -50
+        mean, low, high = answers[f"{title}: slope of the best layer"]
+        assert mean == pytest.approx(1, abs=0.2) and low <= 1 <= high
+        assert f"{title}, loss on layer 8: it - layer 7, best on dev" in answers
+    _, low, high = answers["all these layers: replaced - masked tokens"]
+    assert low < 0 < high
+    assert (
+        "| replaced tokens, 2 | 80.00 (80.00) | 81.00 (81.00) | **0.00 (0.00)** |" in capsys.readouterr().out
+    )
+    assert (tmp_path / "law.svg").is_file()
