@@ -74,11 +74,11 @@ Lukoševičius 2024.)
 
 def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
+    args = parse_args(argv)
     if argv and argv[0] in SUBCOMMANDS:
-        parse, run = SUBCOMMANDS[argv[0]]
-        run(parse(argv[1:]))
+        _, run = SUBCOMMANDS[argv[0]]
+        run(args)
     else:
-        args = parse_args(argv)
         print(download_dataset(args.name, args.source, args.to))
 
 
@@ -127,7 +127,10 @@ def print_statistics(args: Namespace) -> None:
 
 
 # fmt: off
-def parse_args(argv: list[str] | None = None) -> Namespace:
+def parse_args(argv: list[str]) -> Namespace:
+    if argv and argv[0] in SUBCOMMANDS:
+        parse, _ = SUBCOMMANDS[argv[0]]
+        return parse(argv[1:])
     p = CommandLineParser(__doc__)
     p.add_argument("name", metavar="NAME", choices=RELEASES, help=f"{', '.join(RELEASES)}; see "
                    "data/README.md")
