@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
 from tmft.evaluation.bootstrap import NUM_RESAMPLES, count_rows, resample_spearman  # noqa: E402
+from tmft.reports.drawing import figure  # noqa: E402
 
 RUNS, JSON = Path("runs/law"), ROOT / "docs/law.json"
 OBJECTIVES = {"rtd": "replaced tokens", "mlm": "masked tokens"}
@@ -127,20 +128,19 @@ def mean_over_runs(runs: dict, split: str) -> np.ndarray:
 
 def show(content: dict) -> None:
     """Print scores and answers as Markdown, and draw docs/law.svg: score by layer, a line for each k."""
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
-    for ax, (objective, by_depth) in zip(axes, content["scores"].items(), strict=True):
-        for k, runs in by_depth.items():
-            test, dev = mean_over_runs(runs, "test"), mean_over_runs(runs, "dev")
-            cells = [f"{a:.2f} ({b:.2f})" for a, b in zip(test, dev, strict=True)]
-            print(" | ".join([f"| {OBJECTIVES[objective]}, {k}", *cells[:-1], f"**{cells[-1]}**"]), "|")
-            [line] = ax.plot(test, label=f"loss on layer {k}")
-            ax.plot(len(test) - 1, test[-1], "o", color=line.get_color())  # the layer under the loss
-        ax.set(title=OBJECTIVES[objective], xlabel="layer", ylim=(60, None))
-    axes[0].set_ylabel("Spearman x 100, STSB test")
-    axes[0].legend()
-    figure.savefig(JSON.with_suffix(".svg"))
+    note = (
+        "Mean over seeds, STSB test. The dot marks the layer with the loss; dashed lines are masked tokens."
+    )
+    words = {"xlabel": "layer", "ylabel": "Spearman x 100"}
+    with figure(JSON.with_suffix(".svg"), "Score by layer, with the loss on layer k", note, **words) as axes:
+        for objective, by_depth in content["scores"].items():
+            for i, (k, runs) in enumerate(by_depth.items()):
+                test, dev = mean_over_runs(runs, "test"), mean_over_runs(runs, "dev")
+                cells = [f"{a:.2f} ({b:.2f})" for a, b in zip(test, dev, strict=True)]
+                print(" | ".join([f"| {OBJECTIVES[objective]}, {k}", *cells[:-1], f"**{cells[-1]}**"]), "|")
+                style = {"color": f"C{i}", "linestyle": "-" if objective == "rtd" else "--"}
+                axes.plot(test, label=f"{OBJECTIVES[objective]}, k = {k}", **style)
+                axes.plot(len(test) - 1, test[-1], "o", color=f"C{i}")
     for what, (value, low, high) in content["answers"].items():
         print(f"| {what} | {value:+.1f} | {low:+.1f} to {high:+.1f} |")
 

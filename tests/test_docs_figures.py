@@ -99,4 +99,4 @@ def test_the_script_on_the_loss_and_its_layer_finds_a_drop_that_follows_the_loss
     assert (
         "| replaced tokens, 2 | 80.00 (80.00) | 81.00 (81.00) | **0.00 (0.00)** |" in capsys.readouterr().out
     )
-    assert (tmp_path / "law.svg").is_file()
+    test_text_is_text_and_each_figure_has_a_title_and_a_description(tmp_path / "law.svg")
