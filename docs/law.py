@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections import defaultdict
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -24,6 +25,7 @@ sys.path[:0] = [str(ROOT)]
 
 from tmft.evaluation.bootstrap import NUM_RESAMPLES, count_rows, resample_spearman  # noqa: E402
 from tmft.reports.drawing import figure  # noqa: E402
+from tmft.runs.predictions import read_predictions  # noqa: E402
 
 RUNS, JSON = Path("runs/law"), ROOT / "docs/law.json"
 OBJECTIVES = {"rtd": "replaced tokens", "mlm": "masked tokens"}
@@ -81,15 +83,20 @@ def measure() -> dict:
         scores[objective][k][f"{seed}, {tuning_seed}"] = {
             split: [100 * result[split]["spearman"] for result in results] for split in ("dev", "test")
         }
-        files = [np.load(folder / "predictions.npz") for folder in folders]
-        labels = files[0]["labels"]
-        rows = np.random.default_rng(0).integers(len(labels), size=(NUM_RESAMPLES, len(labels)))
-        counts = count_rows(rows, len(labels))  # how often each pair is drawn, the same for all models
-        of_layers = [100 * resample_spearman(file["predicted"], labels, counts) for file in files]
+        predictions = [read_predictions(folder) for folder in folders]
+        counts = drawn_pairs(len(predictions[0][1]))
+        of_layers = [100 * resample_spearman(*pair, counts) for pair in predictions]
         resampled[objective, k][seed].append(np.stack(of_layers, axis=1))  # (R, k + 1)
     rng = np.random.default_rng(1)
     drawn = {model: draw_seeds(list(by_seed.values()), rng) for model, by_seed in resampled.items()}
     return {"scores": scores, "answers": answers(drawn, scores)}
+
+
+@cache
+def drawn_pairs(num_pairs: int) -> np.ndarray:
+    """Return how often each test pair is in each resample, (R, N), the same for all models."""
+    rows = np.random.default_rng(0).integers(num_pairs, size=(NUM_RESAMPLES, num_pairs))
+    return count_rows(rows, num_pairs)
 
 
 def draw_seeds(by_seed: list[list[np.ndarray]], rng: np.random.Generator) -> np.ndarray:

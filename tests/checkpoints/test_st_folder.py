@@ -266,7 +266,7 @@ def test_the_pooling_of_a_base_model_is_that_of_sentence_transformers_and_is_log
 @pytest.mark.slow
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_the_last_token_is_found_where_it_is_the_padding_token_too(side, tmp_path):
-    """As in Qwen3-Embedding, whose closing token pads."""
+    """As in Qwen3-Embedding, where one token ends a text and fills up a batch."""
     model = tiny_model()
     model.pooling = "lasttoken"
     model.save_pretrained(tmp_path)

@@ -100,7 +100,7 @@ def figure(
 
 
 def check_figure(path: Path) -> None:
-    """Raise InputError if the ending of the path is not one of FORMATS."""
+    """Raise InputError if the name of a figure does not end with one of FORMATS."""
     if Path(path).suffix.lower() not in FORMATS:
         raise InputError(f"unknown figure format ({path}): end the name in {', '.join(FORMATS)}")
 
