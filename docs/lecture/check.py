@@ -494,7 +494,7 @@ def check_distill(function) -> str | None:
         if teacher.matrix.grad is not None or not torch.equal(teacher.matrix.detach(), targets):
             return "a gradient reaches the teacher: call it inside `with torch.no_grad()`"
         # If the teacher embeds all lines before some are left out, a line gets the target of an earlier one.
-        shifted = dict(zip(training, lines, strict=False))
+        shifted = dict(zip(training, lines[: len(training)], strict=True))
         previous: list[Tensor] = []
         for gradient, batch, before in zip(
             optimizer.gradients, optimizer.texts, optimizer.before, strict=True

@@ -19,8 +19,8 @@ def data_statistics(
     """Return the cells of a line from N on: examples, classes, imbalance, and of the tokens, by words and by
     `tokenize`, how many there are in all, their mean number in an example, and the share that is alphabetic.
 
-    The texts of a pair are joined. For scores, the imbalance is the number within 1 of the highest score by
-    the number within 1 of the lowest one; for classes that of the largest by that of the smallest.
+    The texts of a pair are joined. The imbalance is the size of the largest class divided by that of the
+    smallest; for scores, those within 1 of the highest score and of the lowest one stand for the two classes.
     """
     labels = examples.labels
     if task.task_type in ("clustering", "classification") or task.classes:
