@@ -29,7 +29,9 @@ def content(model: str, tasks=STS, pooling="mean", parameters=2_000_000, **more)
 
 
 def read(tmp_path, *contents) -> list[model_scores.ModelScores]:
-    return read_model_scores([(tmp_path / f"{number}.json", each) for number, each in enumerate(contents)])
+    for number, each in enumerate(contents):
+        (tmp_path / f"{number}.json").write_text(json.dumps(each))
+    return read_model_scores(tmp_path)
 
 
 def drawn(draw, models, tmp_path, monkeypatch):

@@ -20,8 +20,6 @@ import tmft
 import train
 from tmft.cli import report_command as report
 from tmft.data import read_examples
-from tmft.errors import InputError
-from tmft.reports.report import read_cka_pairs, read_json_files
 from tmft.reports.run_commands import repeat_command
 from tmft.runs.predictions import PREDICTIONS_FILE
 from tmft.runs.run_result import write_result
@@ -66,17 +64,13 @@ def write_run(folder, sweep, layer, seed, dev, test, **changes) -> None:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Two sweeps: layers 0 to 3 with two seeds; layers 1 and 3 with one and two threads; and a CKA file."""
+    """Two sweeps: layers 0 to 3 with two seeds; layers 1 and 3 with one and two threads."""
     folder = tmp_path_factory.mktemp("page") / "runs"
     for layer, dev in enumerate((0.5, 0.6, 0.7, 0.55)):
         for seed in (0, 1):
             write_run(folder, "one", layer, seed, dev + 0.01 * seed, dev - 0.02 * seed)
     for layer, dev in ((1, 0.4), (3, 0.45)):
         write_run(folder, "two", layer, 0, dev, dev, environment={"device": "x86_64", "threads": 2})
-    pair = {"a": "a/first", "b": "b/second", "debiased": False, "by_layer": [1.0, 0.4]}
-    pair["matrix"] = [[1.0, 0.25], [0.3, 0.4]]
-    content = {"sentences": 454, "source": "sample", "pooling": "mean", "pairs": [pair]}
-    (folder / "cka.json").write_text(json.dumps(content))
     return folder
 
 
@@ -169,9 +163,9 @@ def test_the_page_says_what_was_found_in_words(page):
 
 def test_every_figure_has_words_and_most_have_a_table(page):
     figures = [a for tag, a in Outline(page).tags if tag == "img"]
-    assert len(figures) == 2 + 1 + 1 + 2 * 2 + 2  # by layer; size; differences; epochs; CKA
+    assert len(figures) == 2 + 1 + 1 + 2 * 2  # by layer; size; differences; epochs
     assert all(len(figure["alt"]) > 10 for figure in figures)
-    assert page.count("<summary>Table: ") == 2 + 2
+    assert page.count("<summary>Table: ") == 2
     assert len(re.findall(r'<code class="copyable"[^>]*>(.*?)</code>', page)) == 2  # each sweep
 
 
@@ -209,9 +203,9 @@ def strange_runs(tmp_path_factory):
     for sweep in (EVIL, LONG):
         for layer in (0, 1):
             write_run(folder, sweep, layer, 0, 0.5 + layer / 10, 0.5, **odd)
-    pair = {"a": EVIL, "b": LONG, "by_layer": [1.0], "matrix": [[1.0]]}
-    content = {"pooling": EVIL, "source": EVIL, "sentences": 3, "pairs": [pair]}
-    (folder / "cka.json").write_text(json.dumps(content))
+    content = {"model": EVIL, "pooling": EVIL, "layers": {"1": {"sts12": {"spearman": 0.5}}}, "parameters": 9}
+    for name in ("one", "two"):
+        (folder / f"{name}.json").write_text(json.dumps(content))
     page_of(folder)
     return folder
 
@@ -263,26 +257,6 @@ def test_the_command_of_several_seeds_and_layers_and_none_of_runs_with_examples_
     assert [line[-1] for line in repeat_command(one.layers[2]).split("\n")] == ["0", "7"]
     del one.layers[2][0]["arguments"]["task"]
     assert repeat_command(one.layers[2]) == ""
-
-
-@pytest.mark.parametrize(
-    ("pair", "message"),
-    [
-        ({"matrix": [[1.0, 2.0]]}, "a CKA is not a number from -1 to 1"),
-        ({"by_layer": [None]}, "NoneType"),
-        ({"by_layer": [math.nan]}, "a CKA is not a number"),
-        ({"by_layer": []}, "not as many CKAs as layers"),
-        ({"layers_of_a": [0, 1]}, "not as many CKAs as layers"),
-        ({"matrix": [[1.0], []]}, "not as many CKAs as layers"),
-    ],
-)
-def test_a_file_of_cka_with_other_values_is_named(pair, message, tmp_path):
-    content = {"pooling": "mean", "pairs": [{"a": "a", "b": "b", "by_layer": [1.0]} | pair]}
-    (tmp_path / "cka.json").write_text(json.dumps(content))
-    with pytest.raises(InputError, match=f"cka.json cannot be read .*{message}"):
-        read_cka_pairs(read_json_files(tmp_path))
-    (tmp_path / "cka.json").write_text('{"pairs": 3}')
-    assert read_cka_pairs(read_json_files(tmp_path)) == []  # a file of something else
 
 
 # ------------------------------------------------------------------------------------------ in a browser

@@ -7,15 +7,17 @@ that `evaluate.py --json` has written, one for each model.
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
-from tmft.io.files import reading
+from tmft.errors import InputError
+from tmft.io.files import is_file, read_json, reading
 from tmft.io.formatting import percent
 from tmft.reports.drawing import Paths, draw_line, figure, log_scale, name_points
 from tmft.reports.paper_tables import MISSING
 from tmft.reports.plots import short_names
+from tmft.runs.result_json import RESULT_FILE
 from tmft.tasks import GROUPS, TASKS
 
+MAX_JSON_FILE = 2**22  # bytes
 SIZE_GROUPS = ("sts", "transfer")  # the groups of tasks whose mean score is drawn by size
 SPEED_KEYS = ("tokens", "batch_size", "sentences_per_second")
 
@@ -55,15 +57,21 @@ class ModelScores:
         return found
 
 
-def read_model_scores(files: list[tuple[Path, dict[str, Any]]]) -> list[ModelScores]:
-    """Return the models in those of some JSON files that evaluate.py has written for one model.
+def read_model_scores(folder: Path) -> list[ModelScores]:
+    """Return the models in those of the JSON files below a folder that evaluate.py has written for one model.
 
-    files: (path, content). Files of older versions, without the number of parameters, are skipped. A model is
-    named after its checkpoint and, if several files have the same one, after its file, too. Raises InputError
-    if such a file has values of another kind.
+    Files of older versions, without the number of parameters, are skipped. A model is named after its
+    checkpoint and, if several files have the same one, after its file, too. Raises InputError if such a file
+    has values of another kind.
     """
     models = []
-    for path, content in files:
+    for path in sorted(folder.glob("**/*.json")):
+        if path.name == RESULT_FILE or not is_file(path) or path.stat().st_size > MAX_JSON_FILE:
+            continue
+        try:
+            content = read_json(path)
+        except InputError:
+            continue  # not a file of ours
         if not {"model", "pooling", "layers", "parameters"} <= content.keys():
             continue
         with reading(path):

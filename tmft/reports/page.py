@@ -101,7 +101,7 @@ class Page:
         self.add(f"{level} {escape_markdown(title)}\n\n{markdown_table(lines).rstrip()}", html)
         self.tables[title] = lines
 
-    def add_figure(self, title: str, panels: Mapping[str, DrawFunction], explanation: str = "") -> None:
+    def add_figure(self, title: str, panels: Mapping[str, DrawFunction]) -> None:
         """Draw the panels of a figure, write each as SVG and PDF, and add them to the page side by side.
 
         title: for those who do not see the figure. panels: {name of the files, without ending: function that
@@ -121,10 +121,7 @@ class Page:
             data = base64.b64encode(paths[0].read_bytes()).decode()
             images.append(f'<img alt="{escape_html(title)}" src="data:image/svg+xml;base64,{data}">')
         if images:
-            caption = f"<figcaption>{escape_html(explanation, MAX_PARAGRAPH)}</figcaption>" * bool(
-                explanation
-            )
-            self.add("", f'<figure>{caption}<div class="panels">{"".join(images)}</div></figure>')
+            self.add("", f'<figure><div class="panels">{"".join(images)}</div></figure>')
 
     def write(self, page_name: str, data: object) -> None:
         """Write the page to <folder>/page_name.md, and data, the numbers in its tables, to page_name.json.

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from tmft.errors import InputError, sanitize
-from tmft.io.files import is_file, read_json, reading
 from tmft.io.formatting import MAX_NAME_LENGTH, format_duration, mean_and_std
 from tmft.reports import model_scores, plots
 from tmft.reports.comparisons import LayerComparison, compare_layers_with_whole, compare_sweeps
@@ -28,10 +27,8 @@ from tmft.reports.run_tables import (
     score_by_layer_table,
     tidy_scores,
 )
-from tmft.runs.result_json import RESULT_FILE
 from tmft.runs.sweeps import Sweep, group_by_task, group_into_sweeps, read_results
 
-MAX_JSON_FILE = 2**22  # bytes
 ABOUT = [
     "A layer number l means that the first l layers of the checkpoint were kept and fine-tuned; 0 keeps only "
     "the embeddings.",
@@ -62,8 +59,7 @@ def make_report(runs: Path, out: Path, program: str = "tmft") -> Page:
     results = read_results(runs)
     sweeps = group_into_sweeps(results)
     pretrained = [result for _, result in results if "curve" in result]
-    files = read_json_files(runs)
-    models, pairs = model_scores.read_model_scores(files), read_cka_pairs(files)
+    models = model_scores.read_model_scores(runs)
     if not sweeps and not pretrained and not models:
         raise InputError(f"no finished run below {runs}: name a folder with run folders (result.json)")
     page = Page(out, f"Runs in {runs.resolve().name}", f"{date.today().isoformat()}, {program}")
@@ -80,8 +76,6 @@ def make_report(runs: Path, out: Path, program: str = "tmft") -> Page:
         add_pretraining(page, pretrained)
     if models:
         add_models(page, models)
-    if pairs:
-        add_cka(page, pairs)
     if sweeps:
         page.add_section("What was run")
         for sweep in sweeps:
@@ -276,7 +270,7 @@ def describe_sweep(sweep: Sweep) -> list[str]:
     ]
 
 
-# ------------------------------------------------------------------------- pre-training, other models, CKA
+# ------------------------------------------------------------------------------ pre-training, other models
 
 
 def add_pretraining(page: Page, results: list[dict[str, Any]]) -> None:
@@ -312,62 +306,3 @@ def add_models(page: Page, models: list[ModelScores]) -> None:
         page.add_table("speed of models", model_scores.speed_table(models), is_folded=True)
     page.add_figure("models scored by evaluate.py", panels)
     page.add_table("models scored by evaluate.py", model_scores.scores_table(models))
-
-
-def add_cka(page: Page, pairs: list[dict[str, Any]]) -> None:
-    """Add a curve of CKA by layer with a line for each pair, and a map for each pair that has a matrix."""
-    page.add_section("How similar are the layers?")
-    names = plots.short_names([pair[side] for pair in pairs for side in ("a", "b")])
-    lines = [["A", "B", "layer of A", "CKA"]]
-    for pair in pairs:
-        a, b = names[pair["a"]], names[pair["b"]]
-        values = zip(pair["layers_of_a"], pair["by_layer"], strict=True)
-        lines += [[a, b, str(layer), f"{value:.4f}"] for layer, value in values]
-    sentences = pairs[0].get("sentences")
-    source = f"Of the embeddings of {sentences} sentences ({pairs[0].get('source')})." if sentences else ""
-    page.add_figure("linear CKA by layer", {"cka-layers": partial(plots.draw_cka_by_layer, pairs)}, source)
-    page.add_table("CKA by layer", lines, is_folded=True)
-    for number, pair in enumerate(pairs, start=1):
-        if matrix := pair.get("matrix"):
-            a, b = names[pair["a"]], names[pair["b"]]
-            title = f"CKA of every layer of {a} with every layer of {b}"
-            page.add_figure(title, {f"cka-map-{number}": partial(plots.draw_cka_heat_map, [pair])})
-            table = [[f"{a} \\ {b}", *map(str, range(len(matrix[0])))]]
-            table += [[str(i), *(f"{value:.4f}" for value in row)] for i, row in enumerate(matrix)]
-            page.add_table(title, table, is_folded=True)
-
-
-def read_json_files(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """Return (path, content) of the JSON files below a folder that may be of cka.py or evaluate.py."""
-    files = []
-    for path in sorted(folder.glob("**/*.json")):
-        if path.name == RESULT_FILE or not is_file(path) or path.stat().st_size > MAX_JSON_FILE:
-            continue
-        try:
-            files.append((path, read_json(path)))
-        except InputError:
-            continue  # not a file of ours
-    return files
-
-
-def read_cka_pairs(files: list[tuple[Path, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Return the pairs in those of some JSON files that `cka.py --json` has written. files: (path, content).
-
-    Each pair is a dict as cka.py writes it, with "sentences" and "source" of its file. Raises InputError if a
-    file that has pairs has values of another kind.
-    """
-    pairs = []
-    for path, content in files:
-        if not (isinstance(content.get("pairs"), list) and "pooling" in content):
-            continue
-        with reading(path):
-            for pair in content["pairs"]:
-                curve, matrix = pair["by_layer"], pair.get("matrix") or [[]]
-                if not all(abs(value) <= 1.001 for row in [curve, *matrix] for value in row):
-                    raise ValueError("a CKA is not a number from -1 to 1")
-                layers = pair.get("layers_of_a") or list(range(len(curve)))  # older files have none
-                if not curve or len(layers) != len(curve) or len({len(row) for row in matrix}) != 1:
-                    raise ValueError("there are not as many CKAs as layers")
-                about = {key: content.get(key) for key in ("sentences", "source")} | {"layers_of_a": layers}
-                pairs.append(pair | {"a": str(pair["a"]), "b": str(pair["b"])} | about)
-    return pairs
