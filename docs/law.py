@@ -1,172 +1,254 @@
 """Does the loss own the layer? One model's first k layers, trained on with the loss on layer k.
 
     python docs/law.py --objective rtd --seed 0 --text FILE ...     the runs that are missing, in runs/law
-    python docs/law.py --measure                                    docs/law.json from all runs
-    python docs/law.py                                              the tables and docs/law.svg from it
+    python docs/law.py --measure                                    docs/law.npz and docs/law.json from them
+    python docs/law.py                                              the tables, and docs/law.svg
 
 A run that was interrupted goes on where it stopped; with one thread each, two can run side by side.
+docs/law.npz has the ranks of all predictions on test, so that the intervals can be made without training.
 """
 
 import argparse
 import json
 import shutil
-import subprocess
 import sys
-from collections import defaultdict
-from functools import cache
-from itertools import product
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
+import torch
 from safetensors.torch import load_file, save_file
+from scipy.stats import rankdata
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
+import train  # noqa: E402
 from tmft.evaluation.bootstrap import NUM_RESAMPLES, count_rows, resample_spearman  # noqa: E402
+from tmft.pretraining import token_heads  # noqa: E402
+from tmft.pretraining.token_heads import ReplacedTokenDetection  # noqa: E402
 from tmft.reports.drawing import figure  # noqa: E402
 from tmft.runs.predictions import read_predictions  # noqa: E402
 
 RUNS, JSON = Path("runs/law"), ROOT / "docs/law.json"
 OBJECTIVES = {"rtd": "replaced tokens", "mlm": "masked tokens"}
-DEPTHS, SEEDS = (2, 4, 6, 8), (0, 1, 2)
-PRETRAIN = (
-    "--max-length 64 --batch-size 32 --gradient-accumulation-steps 1 --lr 5e-4 --steps 8000 --save-fp16"
-)
+CONTROLS = {"random": "tokens replaced at random", "cut": "replaced tokens, cut at layer 6 and trained on"}
+NAMES = OBJECTIVES | CONTROLS
+DEPTHS = {"rtd": (2, 4, 6, 8), "mlm": (2, 4, 6, 8), "random": (4, 8), "cut": (6,)}
+TASKS, SEEDS = ("stsb", "sickr"), (0, 1, 2)  # the seeds of pre-training, and those of fine-tuning
+PRETRAIN = "--max-length 64 --batch-size 32 --gradient-accumulation-steps 1 --lr 5e-4 --save-fp16"
 FINE_TUNE = "--layer all --num-seeds 3 --epochs 3 --lr 3e-4 --pooling mean"
 
+# ---------------------------------------------------------------------------------------------- the runs
 
-def first_layers(k: int) -> Path:
-    """Return a checkpoint with the first k layers of data/twins/mlm and its head."""
-    source, folder = ROOT / "data/twins/mlm", RUNS / f"mlm-{k}"
-    if not folder.exists():
-        shutil.copytree(source, folder, ignore=shutil.ignore_patterns("result.json", "README.md"))
-        config = json.loads((source / "config.json").read_text(encoding="utf-8"))
-        (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": k}), encoding="utf-8")
-        above = tuple(f"bert.encoder.layer.{layer}." for layer in range(k, config["num_hidden_layers"]))
-        weights = load_file(source / "model.safetensors")
-        kept = {name: weight for name, weight in weights.items() if not name.startswith(above)}
-        save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
+
+def do_runs(objective: str, seed: int, task: str, text_files: str) -> None:
+    """Train the first k layers on for each k, and fine-tune the result at every number of layers."""
+    for k in DEPTHS[objective]:
+        checkpoint = pretrain(objective, k, seed, text_files)
+        place = f"--run-name {objective}{k}-{seed} --output-dir {RUNS}/{task}"
+        run(f"--ckpt {checkpoint} --task {task} {FINE_TUNE} {place}")
 
 
 def pretrain(objective: str, k: int, seed: int, text_files: str) -> Path:
     """Train the first k layers on; return the checkpoint. All 8 layers and seed 0: the one of data/twins."""
-    if (k, seed) == (8, 0):
+    if (k, seed) == (8, 0) and objective in OBJECTIVES:
         return ROOT / f"data/twins/mlm-then-{objective}"
     folder = RUNS / f"checkpoints/{objective}{k}-{seed}"
-    if not folder.exists():
-        train(
-            f"--task {objective} --ckpt {first_layers(k)} --run-name {objective}{k} --seed {seed} "
-            f"--text {text_files} {PRETRAIN} --precision bf16 --output-dir {RUNS}/pretraining"
+    if folder.exists():
+        return folder
+    task = "mlm" if objective == "mlm" else "rtd"
+    ancestor, steps = ("mlm-then-rtd", 800) if objective == "cut" else ("mlm", 8000)
+    with without_generator() if objective == "random" else nullcontext():
+        run(
+            f"--task {task} --ckpt {first_layers(k, ancestor)} --run-name {objective}{k} --seed {seed} "
+            f"--text {text_files} {PRETRAIN} --steps {steps} --output-dir {RUNS}/pretraining"
         )
-        trained = RUNS / f"pretraining/{objective}{k}-seed{seed}"
-        trained = trained / "discriminator" if objective == "rtd" else trained
-        # Without result.json it is a checkpoint, and not a run to go on with.
-        shutil.copytree(trained, folder, ignore=shutil.ignore_patterns("result.json"))
+    trained = RUNS / f"pretraining/{objective}{k}-seed{seed}"
+    trained = trained if task == "mlm" else trained / "discriminator"
+    # Without result.json it is a checkpoint, and not a run to go on with.
+    shutil.copytree(trained, folder, ignore=shutil.ignore_patterns("result.json"))
     return folder
 
 
-def train(command: str) -> None:
-    subprocess.run([sys.executable, str(ROOT / "train.py"), *command.split()], check=True)
+def first_layers(k: int, twin: str) -> Path:
+    """Return a checkpoint with the first k layers of a model of data/twins, and its head."""
+    source, folder = ROOT / "data/twins" / twin, RUNS / f"{twin}-{k}"
+    if not folder.exists():
+        shutil.copytree(source, folder, ignore=shutil.ignore_patterns("result.json", "README.md"))
+        config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+        (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": k}), encoding="utf-8")
+        above = [f".layer.{layer}." for layer in range(k, config["num_hidden_layers"])]
+        weights = load_file(source / "model.safetensors")
+        kept = {name: weight for name, weight in weights.items() if not any(part in name for part in above)}
+        save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
 
 
-def measure() -> dict:
-    """Return the scores of all finished runs, and the answers to both questions with their intervals."""
-    scores: dict = defaultdict(lambda: defaultdict(dict))
-    resampled: dict = defaultdict(lambda: defaultdict(list))
-    for objective, k, seed, tuning_seed in product(OBJECTIVES, DEPTHS, SEEDS, SEEDS):
-        folders = [RUNS / f"stsb/{objective}{k}-{seed}-layer{i}-seed{tuning_seed}" for i in range(k + 1)]
-        if not all((folder / "result.json").exists() for folder in folders):
-            continue
-        results = [json.loads((folder / "result.json").read_text(encoding="utf-8")) for folder in folders]
-        scores[objective][k][f"{seed}, {tuning_seed}"] = {
-            split: [100 * result[split]["spearman"] for result in results] for split in ("dev", "test")
-        }
-        predictions = [read_predictions(folder) for folder in folders]
-        counts = drawn_pairs(len(predictions[0][1]))
-        of_layers = [100 * resample_spearman(*pair, counts) for pair in predictions]
-        resampled[objective, k][seed].append(np.stack(of_layers, axis=1))  # (R, k + 1)
-    rng = np.random.default_rng(1)
-    drawn = {model: draw_seeds(list(by_seed.values()), rng) for model, by_seed in resampled.items()}
-    return {"scores": scores, "answers": answers(drawn, scores)}
+@contextmanager
+def without_generator() -> Iterator[None]:
+    """Let every word of the vocabulary replace a token with the same probability; train no generator."""
+
+    def draw_words(logits: torch.Tensor) -> torch.Tensor:
+        return torch.randint(5, logits.shape[1], logits.shape[:1])  # the first five ids are no words
+
+    def loss(sums: dict[str, torch.Tensor], num_labels: int, num_tokens: int) -> torch.Tensor:
+        return ReplacedTokenDetection.RTD_WEIGHT * sums["rtd"] / num_tokens
+
+    with (
+        patch.object(token_heads, "sample_tokens", draw_words),
+        patch.object(ReplacedTokenDetection, "loss", staticmethod(loss)),
+    ):
+        yield
 
 
-@cache
-def drawn_pairs(num_pairs: int) -> np.ndarray:
-    """Return how often each test pair is in each resample, (R, N), the same for all models."""
-    rows = np.random.default_rng(0).integers(num_pairs, size=(NUM_RESAMPLES, num_pairs))
-    return count_rows(rows, num_pairs)
+def run(command: str) -> None:
+    train.main(f"{command} --precision bf16".split())
 
 
-def draw_seeds(by_seed: list[list[np.ndarray]], rng: np.random.Generator) -> np.ndarray:
+# ------------------------------------------------------------------------------------ scores and intervals
+
+
+def collect(file: Path) -> dict[str, np.ndarray]:
+    """Add the finished runs in runs/law to a file, and return what it has of each model on each task.
+
+    "stsb/rtd4-0": the ranks of the predictions on test, (S, k + 1, N) for S seeds of fine-tuning, doubled, so
+    that those of ties are whole numbers, too. "stsb/rtd4-0/dev": Spearman x 100 on dev, (S, k + 1).
+    "stsb/labels": those of the N pairs.
+    """
+    known = dict(np.load(file)) if file.exists() else {}
+    for task, objective in ((task, objective) for task in TASKS for objective in DEPTHS):
+        for k, seed in ((k, seed) for k in DEPTHS[objective] for seed in SEEDS):
+            model = f"{task}/{objective}{k}-{seed}"
+            folders = [[RUNS / f"{model}-layer{i}-seed{s}" for i in range(k + 1)] for s in SEEDS]
+            if all((folder / "result.json").exists() for row in folders for folder in row):
+                predictions = np.array([[read_predictions(folder) for folder in row] for row in folders])
+                known[model] = (2 * rankdata(predictions[:, :, 0], axis=-1)).astype(np.uint16)
+                known[f"{model}/dev"] = np.array(
+                    [[100 * dev_score(folder) for folder in row] for row in folders]
+                )
+                known[f"{task}/labels"] = predictions[0, 0, 1]
+    np.savez_compressed(file, **known)
+    return known
+
+
+def dev_score(folder: Path) -> float:
+    return json.loads((folder / "result.json").read_text(encoding="utf-8"))["dev"]["spearman"]
+
+
+def measure(known: dict[str, np.ndarray]) -> dict:
+    """Return, for each task, the scores of all models, and the answers to both questions with intervals."""
+    content = {}
+    for task in (task for task in TASKS if f"{task}/labels" in known):
+        labels = known[f"{task}/labels"]
+        rows = np.random.default_rng(0).integers(len(labels), size=(NUM_RESAMPLES, len(labels)))
+        counts = count_rows(rows, len(labels))  # how often each pair is in each resample, for all models
+        scores, drawn, rng = {}, {}, np.random.default_rng(1)
+        for objective, k in ((objective, k) for objective, depths in DEPTHS.items() for k in depths):
+            models = [name for seed in SEEDS if (name := f"{task}/{objective}{k}-{seed}") in known]
+            if models:
+                test = np.concatenate(
+                    [spearman(known[name], labels, np.ones_like(counts[:1])) for name in models]
+                )
+                dev = np.concatenate([known[f"{name}/dev"] for name in models])
+                scores.setdefault(objective, {})[str(k)] = {
+                    "test": test[:, :, 0].tolist(),
+                    "dev": dev.tolist(),
+                }
+                drawn[objective, k] = draw_seeds(
+                    [spearman(known[name], labels, counts) for name in models], rng
+                )
+        content[task] = {"scores": scores, "answers": answers(drawn, scores)}
+    return content
+
+
+def spearman(ranks: np.ndarray, labels: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return Spearman x 100 of each run in each of R resamples, (S, k + 1, R). ranks: (S, k + 1, N)."""
+    return 100 * np.array([[resample_spearman(run, labels, counts) for run in row] for row in ranks])
+
+
+def draw_seeds(of_models: list[np.ndarray], rng: np.random.Generator) -> np.ndarray:
     """Return the mean over drawn seeds of pre-training, and of fine-tuning within each, (R, k + 1)."""
-    total = np.zeros_like(by_seed[0][0])
-    for r in range(len(total)):
-        for tuned in (by_seed[i] for i in rng.integers(len(by_seed), size=len(by_seed))):
-            total[r] += np.mean([tuned[i][r] for i in rng.integers(len(tuned), size=len(tuned))], axis=0)
-    return total / len(by_seed)
+    means = np.zeros(of_models[0].shape[:0:-1])
+    for r in range(len(means)):
+        for model in (of_models[i] for i in rng.integers(len(of_models), size=len(of_models))):
+            means[r] += model[rng.integers(len(model), size=len(model)), :, r].mean(0) / len(of_models)
+    return means
 
 
 def answers(drawn: dict, scores: dict) -> dict[str, list[float]]:
     """Return {what: [mean, low, high]}: the ends are those of the 95 % interval over the resamples."""
     values: dict[str, np.ndarray] = {}
-    for objective, title in OBJECTIVES.items():
-        at = {k: drawn[objective, k] for k in DEPTHS if (objective, k) in drawn}
+    for objective, title in NAMES.items():
+        at = {k: drawn[objective, k] for k in DEPTHS[objective] if (objective, k) in drawn}
+        differences = []
         for k in list(at)[:-1]:
-            above = np.mean([table[:, k] for deeper, table in at.items() if deeper > k], axis=0)
-            values[f"{title}, layer {k}: loss on it - loss above"] = at[k][:, k] - above
-        values[f"{title}, all these layers"] = np.mean(list(values.values())[1 - len(at) :], axis=0)
-        for k, table in at.items():
-            best = int(mean_over_runs(scores[objective][k], "dev").argmax())
+            above = np.mean([means[:, k] for deeper, means in at.items() if deeper > k], axis=0)
+            differences.append(at[k][:, k] - above)
+            values[f"{title}, layer {k}: loss on it - loss above"] = differences[-1]
+        if len(differences) > 1:
+            values[f"{title}, all these layers: loss on it - loss above"] = np.mean(differences, axis=0)
+            best_layers = np.stack([means.argmax(1) for means in at.values()])  # best on the drawn pairs
+            values[f"{title}: slope of the best layer"] = np.polyfit(list(at), best_layers, 1)[0]
+        for k, means in at.items():
+            best = best_on_dev(scores[objective][str(k)])
             values[f"{title}, loss on layer {k}: it - layer {best}, best on dev"] = (
-                table[:, k] - table[:, best]
+                means[:, k] - means[:, best]
             )
-        best_layers = np.stack([table.argmax(1) for table in at.values()])  # best on the drawn pairs
-        values[f"{title}: slope of the best layer"] = np.polyfit(list(at), best_layers, 1)[0]
-    of_rtd, of_mlm = (values[f"{title}, all these layers"] for title in OBJECTIVES.values())
-    values["all these layers: replaced - masked tokens"] = of_rtd - of_mlm
+    over_layers = [
+        values.get(f"{title}, all these layers: loss on it - loss above") for title in OBJECTIVES.values()
+    ]
+    if all(one is not None for one in over_layers):
+        values["all these layers: replaced - masked tokens"] = over_layers[0] - over_layers[1]
     return {what: [float(v.mean()), *np.percentile(v, (2.5, 97.5))] for what, v in values.items()}
 
 
-def mean_over_runs(runs: dict, split: str) -> np.ndarray:
-    return np.mean([run[split] for run in runs.values()], axis=0)
+def best_on_dev(scores: dict) -> int:
+    return int(np.mean(scores["dev"], axis=0).argmax())
+
+
+# ----------------------------------------------------------------------------------------- tables and figure
 
 
 def show(content: dict) -> None:
     """Print scores and answers as Markdown, and draw docs/law.svg: score by layer, a line for each k."""
-    note = (
-        "Mean over seeds, STSB test. The dot marks the layer with the loss; dashed lines are masked tokens."
-    )
+    for task, measured in content.items():
+        for objective, k, scores in models_of(measured):
+            test, dev = np.mean(scores["test"], axis=0), np.mean(scores["dev"], axis=0)
+            cells = [f"{a:.2f} ({b:.2f})" for a, b in zip(test, dev, strict=True)]
+            cells[best_on_dev(scores)] += " *"
+            print(f"| {task}, {NAMES[objective]}, {k} |", " | ".join([*cells[:-1], f"**{cells[-1]}**"]), "|")
+        for what, (value, low, high) in measured["answers"].items():
+            print(f"| {task}, {what} | {value:+.1f} | {low:+.1f} to {high:+.1f} |")
+    note = "mean over seeds, STSB test; the dot marks the layer with the loss, dashed lines are masked tokens"
     words = {"xlabel": "layer", "ylabel": "Spearman x 100"}
     with figure(JSON.with_suffix(".svg"), "Score by layer, with the loss on layer k", note, **words) as axes:
-        for objective, by_depth in content["scores"].items():
-            for i, (k, runs) in enumerate(by_depth.items()):
-                test, dev = mean_over_runs(runs, "test"), mean_over_runs(runs, "dev")
-                cells = [f"{a:.2f} ({b:.2f})" for a, b in zip(test, dev, strict=True)]
-                print(" | ".join([f"| {OBJECTIVES[objective]}, {k}", *cells[:-1], f"**{cells[-1]}**"]), "|")
-                style = {"color": f"C{i}", "linestyle": "-" if objective == "rtd" else "--"}
-                axes.plot(test, label=f"{OBJECTIVES[objective]}, k = {k}", **style)
-                axes.plot(len(test) - 1, test[-1], "o", color=f"C{i}")
-    for what, (value, low, high) in content["answers"].items():
-        print(f"| {what} | {value:+.1f} | {low:+.1f} to {high:+.1f} |")
+        for objective, k, scores in models_of(content["stsb"]):
+            if objective in OBJECTIVES:
+                test, color = np.mean(scores["test"], axis=0), f"C{DEPTHS[objective].index(int(k))}"
+                dash = "-" if objective == "rtd" else "--"
+                axes.plot(test, label=f"{NAMES[objective]}, k = {k}", color=color, linestyle=dash)
+                axes.plot(len(test) - 1, test[-1], "o", color=color)
+
+
+def models_of(measured: dict) -> list[tuple[str, str, dict]]:
+    return [(objective, k, s) for objective, by_k in measured["scores"].items() for k, s in by_k.items()]
 
 
 if __name__ == "__main__":
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("--objective", choices=OBJECTIVES)
+    p.add_argument("--objective", choices=NAMES)
     p.add_argument("--seed", type=int, default=0)
-    p.add_argument("--task", default="stsb")
+    p.add_argument("--task", default="stsb", choices=TASKS)
     p.add_argument("--text", nargs="+", default=[])
     p.add_argument("--measure", action="store_true")
     args = p.parse_args()
-    for k in DEPTHS if args.objective else ():
-        checkpoint = pretrain(args.objective, k, args.seed, " ".join(args.text))
-        options = (
-            f"--run-name {args.objective}{k}-{args.seed} --task {args.task} {FINE_TUNE} --precision bf16"
-        )
-        train(f"--ckpt {checkpoint} {options} --output-dir {RUNS}/{args.task}")
+    if args.objective:
+        do_runs(args.objective, args.seed, args.task, " ".join(args.text))
     if args.measure:
-        JSON.write_text(json.dumps(measure(), indent=1) + "\n", encoding="utf-8")
+        measured = measure(collect(JSON.with_suffix(".npz")))
+        JSON.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
     if not args.objective:
         show(json.loads(JSON.read_text(encoding="utf-8")))

@@ -3,11 +3,16 @@
 import itertools
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
+import torch
 from conftest import ROOT, load_script
+from scipy.stats import spearmanr
 
+from tmft.pretraining import token_heads
+from tmft.pretraining.token_heads import ReplacedTokenDetection
 from tmft.runs.sweeps import load_published_scores
 
 FIGURES = sorted((ROOT / "docs").rglob("*.svg"))
@@ -76,27 +81,43 @@ def test_the_script_on_the_loss_and_its_layer_finds_a_drop_that_follows_the_loss
     monkeypatch.setattr(law, "JSON", tmp_path / "law.json")
     monkeypatch.setattr(law, "NUM_RESAMPLES", 100)
     rng, labels = np.random.default_rng(0), np.arange(200.0)
-    for objective, k, seed in itertools.product(law.OBJECTIVES, law.DEPTHS, (0, 1)):
+    runs = [(objective, k) for objective in law.NAMES for k in law.DEPTHS[objective]]
+    for (objective, k), seed in itertools.product(runs, law.SEEDS):
         for layer in range(k + 1):
             folder = tmp_path / f"stsb/{objective}{k}-0-layer{layer}-seed{seed}"
             folder.mkdir(parents=True)
             score = {"spearman": 0.0 if layer == k else 0.8 + layer / 100}
-            (folder / "result.json").write_text(json.dumps({"dev": score, "test": score}), "utf-8")
+            (folder / "result.json").write_text(json.dumps({"dev": score}), "utf-8")
             noise = rng.normal(size=200) * (60 - 5 * layer)  # the layer before the loss is best
             predicted = rng.random(200) if layer == k else labels + noise
             np.savez(folder / "predictions.npz", predicted=predicted, labels=labels)
-    law.show(law.measure())
-    answers = law.measure()["answers"]
+    measured = law.measure(law.collect(tmp_path / "law.npz"))
+    shutil.rmtree(tmp_path / "stsb")  # the file is enough
+    assert law.measure(law.collect(tmp_path / "law.npz")) == measured
+    law.show(measured)
+    answers = measured["stsb"]["answers"]
     for title in law.OBJECTIVES.values():
         for k in (2, 4, 6):
             _, low, high = answers[f"{title}, layer {k}: loss on it - loss above"]
-            assert -100 < low < high < -50
+            assert -120 < low < high < -50
         mean, low, high = answers[f"{title}: slope of the best layer"]
         assert mean == pytest.approx(1, abs=0.2) and low <= 1 <= high
         assert f"{title}, loss on layer 8: it - layer 7, best on dev" in answers
     _, low, high = answers["all these layers: replaced - masked tokens"]
     assert low < 0 < high
-    assert (
-        "| replaced tokens, 2 | 80.00 (80.00) | 81.00 (81.00) | **0.00 (0.00)** |" in capsys.readouterr().out
-    )
+    scores = measured["stsb"]["scores"]["rtd"]["2"]
+    expected = 100 * spearmanr(labels, np.load(tmp_path / "law.npz")["stsb/rtd2-0"][1, 1]).statistic
+    assert scores["test"][1][1] == pytest.approx(expected)
+    table = capsys.readouterr().out
+    assert "(81.00) * | **" in table and len(re.findall(r"\| stsb, replaced tokens, \d \|", table)) == 4
     test_text_is_text_and_each_figure_has_a_title_and_a_description(tmp_path / "law.svg")
+
+
+def test_without_a_generator_any_word_replaces_a_token_and_nothing_else_is_learnt():
+    law = load_script("docs/law.py")
+    logits, sums = torch.zeros(4000, 12), {"mlm": torch.tensor(5.0), "rtd": torch.tensor(3.0)}
+    loss, sample_tokens = ReplacedTokenDetection.loss, token_heads.sample_tokens
+    with law.without_generator():
+        assert set(token_heads.sample_tokens(logits).tolist()) == set(range(5, 12))
+        assert ReplacedTokenDetection.loss(sums, 2, 10) == pytest.approx(50 * 3 / 10)
+    assert ReplacedTokenDetection.loss == loss and token_heads.sample_tokens is sample_tokens
