@@ -1,14 +1,12 @@
 """HubRepository: the files of a repository on the hub, which huggingface-hub downloads into its cache."""
 
-import hashlib
 import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from tmft.errors import InputError, describe_error, did_you_mean, short_repr
+from tmft.errors import InputError, describe_error, did_you_mean
 
 DEFAULT_OWNER = "sentence-transformers"  # of names without an owner that the hub does not know
 HUB_TIMEOUT = 4.0  # seconds within which the hub has to answer
@@ -118,25 +116,17 @@ class HubRepository:
 
     def fetch(self, file_name: str) -> Path | None:
         """Return the local path of a file; None if it does not exist, or is neither online nor cached."""
-        from huggingface_hub import (  # imported here: it takes 0.1 s, and local folders do not need it
-            errors,
-            hf_hub_download,
-            try_to_load_from_cache,
-        )
+        # imported here: it takes 0.1 s, and local folders do not need it
+        from huggingface_hub import errors, hf_hub_download
 
         try:
-            with silence_hub(), checked_names():
+            with silence_hub():
                 offline = bool(self.problem)
-                cached = try_to_load_from_cache(self.repository, file_name, revision=self.revision)
-                before = Path(cached).resolve() if isinstance(cached, str) else None
-                path = Path(
+                return Path(
                     hf_hub_download(
                         self.repository, file_name, revision=self.revision, local_files_only=offline
                     )
                 )
-            if path.resolve() != before:
-                check_digest(path)
-            return path
         except errors.LocalEntryNotFoundError as error:  # a kind of EntryNotFoundError
             if self.problem:
                 return None
@@ -168,45 +158,6 @@ class HubRepository:
         return InputError(
             f"{self.hub_id}: the hub did not answer as expected ({describe_error(error)}): try again later"
         )
-
-
-@contextmanager
-def checked_names() -> Iterator[None]:
-    """Raise ValueError for an answer of the hub that would be written outside of the cache.
-
-    huggingface-hub takes the ETag of a file and its commit for names of files, whatever they are.
-    """
-    from huggingface_hub.utils import get_session
-
-    def check(response: Any) -> None:
-        for header in ("ETag", "X-Linked-ETag", "X-Repo-Commit"):
-            name = response.headers.get(header, "").removeprefix("W/").strip('"')
-            if response.request.method == "HEAD" and (set(name) & set("/\\\0") or name in (".", "..")):
-                raise ValueError(f"{header} {short_repr(name)} is no name of a file")
-
-    hooks = get_session().event_hooks["response"]
-    hooks.append(check)
-    try:
-        yield
-    finally:
-        hooks.remove(check)
-
-
-def check_digest(path: Path) -> None:
-    """Raise ValueError, and remove a downloaded file, if its ETag is a SHA-256 and the file has another one.
-
-    path: in the cache, where it is a link to a file that has the ETag for its name. So it is for large files;
-    the ETag of a small one is another digest, and not compared.
-    """
-    stored = path.resolve()
-    if not re.fullmatch("[0-9a-f]{64}", stored.name):
-        return
-    with open(stored, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != stored.name:
-        path.unlink()
-        stored.unlink(missing_ok=True)
-        raise ValueError(f"{path.name} is not the file of its ETag, but has changed on the way")
 
 
 def is_offline() -> bool:
