@@ -160,7 +160,7 @@ def test_nothing_is_downloaded_offline_or_without_an_address(tmp_path, monkeypat
         download_dataset("glue", None, tmp_path)
     monkeypatch.setattr(tmft.datasets.download, "is_offline", lambda: True)
     monkeypatch.setattr(tmft.datasets.download, "download", None)  # would be called
-    with pytest.raises(InputError, match="HF_HUB_OFFLINE forbids downloads: download stsb from http"):
+    with pytest.raises(InputError, match="HF_HUB_OFFLINE forbids downloads, such as http.*: download"):
         download_dataset("stsb", root=tmp_path)
     assert not list(tmp_path.iterdir())
 

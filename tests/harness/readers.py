@@ -28,7 +28,7 @@ from tmft.data import read_examples
 from tmft.datasets.download import unzip_texts, write_splits
 from tmft.datasets.own_data import convert_tables, parse_columns
 from tmft.datasets.readers import SHA256
-from tmft.datasets.releases import RELEASES, read_release
+from tmft.datasets.releases import RELEASES
 from tmft.embedding.token_weights import TokenWeights
 from tmft.io.distributed import single_process
 from tmft.io.text import read_sentences
@@ -164,7 +164,7 @@ def write_files(folder: Path, files: dict[str, str | bytes]) -> None:
 
 def convert(folder: Path, name: str, file: str = "") -> None:
     """Read a release and write it as tmft data does."""
-    content = read_release(RELEASES[name], folder / file if file else folder)
+    content = RELEASES[name].read(folder / file if file else folder)
     if isinstance(content, dict):
         write_splits(content, name, folder.parent / "written" / name)
     else:
@@ -176,7 +176,7 @@ def read_zip(folder: Path) -> None:
     out = folder.parent / "unzipped"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
-    read_release(RELEASES["sick"], unzip_texts(folder / "SICK.zip", out))
+    RELEASES["sick"].read(unzip_texts(folder / "SICK.zip", out))
 
 
 def write_zip(folder: Path) -> None:

@@ -11,7 +11,7 @@ from conftest import ALONE
 
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.data import read_examples
-from tmft.datasets.releases import RELEASES, read_release
+from tmft.datasets.releases import RELEASES
 from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
 from tmft.io.files import is_file, is_folder, matching_paths
@@ -53,7 +53,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "TrainingCheckpoint": lambda folder: TrainingCheckpoint(folder / "state.pt", {}, ALONE),
     "from_pretrained": SentenceEncoder.from_pretrained,
     "checkpoint_digests": lambda folder: ModelFolder(folder).digests(),
-    "read_duplicates": lambda folder: read_release(RELEASES["quora-pairs"], folder / "a.tsv"),
+    "read_duplicates": lambda folder: RELEASES["quora-pairs"].read(folder / "a.tsv"),
 }
 
 

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from tmft.checkpoints.hub import is_offline
 from tmft.data import DATA_FOLDER, parse_label
 from tmft.datasets.readers import REMEDY, example_noun
-from tmft.datasets.releases import RELEASES, Release, Splits, read_release
+from tmft.datasets.releases import RELEASES, Release, Splits
 from tmft.errors import InputError, describe_error
 from tmft.io.atomic import check_output_folder, is_same_file, replacing_files, write_file
 from tmft.io.files import reading
@@ -31,35 +31,31 @@ def download_dataset(dataset_name: str, source: str | None = None, root: Path = 
     Raises InputError, and changes nothing, if the release cannot be downloaded, is incomplete or has another
     format.
     """
-    release = RELEASES[dataset_name]
-    check_download_folder(root / dataset_name, source)
+    release, target = RELEASES[dataset_name], root / dataset_name
+    check_download_folder(target, source)
     urls = release.urls if source is None else (source,) if "://" in source else ()
-    if source is None and not urls:
-        raise InputError(
-            f"no address is known for {dataset_name}: download it yourself and run "
-            f"python -m tmft data {dataset_name} --from FOLDER"
-        )
-    if source is None and is_offline():
-        raise InputError(
-            f"HF_HUB_OFFLINE forbids downloads: download {dataset_name} from {urls[0]} yourself and run "
-            f"python -m tmft data {dataset_name} --from PLACE"
-        )
+    if source is None and (is_offline() or not urls):
+        problem = f"no address is known for {dataset_name}"
+        if urls:
+            problem = f"HF_HUB_OFFLINE forbids downloads, such as {urls[0]}"
+        remedy = f"download it yourself and run python -m tmft data {dataset_name} --from PLACE"
+        raise InputError(f"{problem}: {remedy}")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         files = [download(url, folder, dataset_name) for url in urls]
         path = files[0] if len(files) == 1 else folder
         if source is not None and not files:
             path = Path(source)
-        content = read_release(release, unzip_texts(path, folder))
+        content = release.read(unzip_texts(path, folder))
         if isinstance(content, dict):
             check_sizes(content, release, source or urls[0])
-            write_splits(content, dataset_name, root / dataset_name)
+            write_splits(content, dataset_name, target)
             counts = ", ".join(f"{split} {len(rows)}" for split, rows in content.items())
             missing = [split for split in release.sizes if split not in content]
             note = f"; this release has no scores for {', '.join(missing)}" if missing else ""
-            return f"wrote {root / dataset_name} ({counts} {example_noun(release.columns)}s){note}"
-        count = write_sentences(content, root / dataset_name / "sentences.txt")
-        return f"wrote {root / dataset_name / 'sentences.txt'} ({count} sentences)"
+            return f"wrote {target} ({counts} {example_noun(release.columns)}s){note}"
+        count = write_lines(content, target / "sentences.txt")
+        return f"wrote {target / 'sentences.txt'} ({count} sentences)"
 
 
 def check_download_folder(folder: Path, source: str | None) -> None:
@@ -163,15 +159,15 @@ def write_splits(splits: Splits, dataset_name: str, folder: Path) -> None:
             path.write_text(text, encoding="utf-8", newline="\n")
 
 
-def write_sentences(sentences: Iterable[str], path: Path) -> int:
-    """Write sentences to a file, one per line, and return their number; if interrupted, write no file."""
+def write_lines(lines: Iterable[str], path: Path) -> int:
+    """Write lines to a file, one after the other, and return their number; if interrupted, write no file."""
     count = 0
 
     def write(new: Path) -> None:
         nonlocal count
         with open(new, "w", encoding="utf-8", newline="\n") as file:
-            for sentence in tqdm(sentences, unit=" sentences", leave=False, disable=None):
-                file.write(sentence + "\n")
+            for line in tqdm(lines, unit=" lines", leave=False, disable=None):
+                file.write(f"{line}\n")
                 count += 1
 
     write_file(path, write)

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from tmft.data import Examples, label_text, number_texts, parse_label
-from tmft.datasets.task_lookup import hold_out, select_examples, text_keys
+from tmft.datasets.task_lookup import hold_out_examples
 from tmft.errors import InputError, short_repr
 from tmft.io.files import is_utf8_string
 from tmft.io.text import has_visible_text, read_lines, read_table
@@ -15,7 +15,7 @@ from tmft.tasks import PAIR_COLUMNS, TEXT_COLUMN, TRIPLET_COLUMNS, Task
 
 LABEL_NAMES = ("score", "label")  # columns of a score and of the name of a class
 TABLE_METHODS = {"to_dicts": (), "to_list": (), "to_dict": ("records",)}  # of polars, datasets and pandas
-COLUMN_LISTS = (TRIPLET_COLUMNS, TRIPLET_COLUMNS[:2], PAIR_COLUMNS, TEXT_COLUMN)  # of texts
+TEXT_COLUMNS = (TRIPLET_COLUMNS, TRIPLET_COLUMNS[:2], PAIR_COLUMNS, TEXT_COLUMN)
 HELD_OUT = 0.1  # fraction of the examples that is held out for dev, and for test, if they are not given
 
 
@@ -54,25 +54,22 @@ def collect_examples(
             if {*text_names} != {*example} - {*LABEL_NAMES}:
                 raise InputError(f"{place}: its columns are not those of the first example")
             label = next((example[name] for name in label_names if name in example), None)
-            cells = [example[name] for name in text_names]
+            texts = [example[name] for name in text_names]
         elif isinstance(example, Sequence) and not isinstance(example, str):
-            *cells, label = example if has_labels else (*example, None)
+            *texts, label = example if has_labels else (*example, None)
         else:
             raise InputError(f"{place}: give a tuple such as (text, text, score), or a dict")
-        if not (
-            1 <= len(cells) <= 3 and all(is_utf8_string(text) and has_visible_text(text) for text in cells)
-        ):
+        if not (1 <= len(texts) <= 3 and all(is_utf8_string(one) and has_visible_text(one) for one in texts)):
             columns = ' in a column "score" or "label"' if isinstance(example, Mapping) else ""
             raise InputError(
                 f"{place}: give one to three texts, none of them empty, and the label last{columns}"
             )
-        text = label_text(label)
-        if has_labels and not text:
+        rows.append(texts)
+        labels.append(label_text(label) if has_labels else number_texts(texts, text_ids))
+        if not labels[-1]:
             raise InputError(f"{place}: it has no score or label")
-        rows.append(cells)
-        labels.append(text if has_labels else number_texts(cells, text_ids))
-        if len(cells) != len(rows[0]):
-            raise InputError(f"{place}: it has {len(cells)} texts, the first example {len(rows[0])}")
+        if len(texts) != len(rows[0]):
+            raise InputError(f"{place}: it has {len(texts)} texts, the first example {len(rows[0])}")
     if not rows:
         raise InputError(
             f"there are no examples in {split}: give a list of tuples such as (text, text, score)"
@@ -81,17 +78,16 @@ def collect_examples(
 
 
 def order_text_names(example: Mapping[str, Any], place: str, names_of_train: Sequence[str]) -> list[str]:
-    """Return the names of the columns with texts, in the order of train or of COLUMN_LISTS, or as they come.
+    """Return the names of the columns with texts, in the order of train or of TEXT_COLUMNS, or as they come.
 
     Raises InputError, which names the column, if only some of the names are known: another column, such as an
     id, would be trained on as a text.
     """
     names = [name for name in example if name not in LABEL_NAMES]
-    lists = [names_of_train] if {*names} & {*names_of_train} else COLUMN_LISTS
-    known = next((columns for columns in lists if {*columns} == {*names}), None)
-    if known:
-        return list(known)
-    closest = max(lists, key=lambda columns: len({*columns} & {*names}))
+    lists = [names_of_train] if {*names} & {*names_of_train} else TEXT_COLUMNS
+    closest = max(lists, key=lambda columns: ({*columns} == {*names}, len({*columns} & {*names})))
+    if {*closest} == {*names}:
+        return list(closest)
     is_triplet = len(names) == 3 and all(isinstance(example[name], str) for name in names)
     if {*closest} & {*names} or is_triplet:
         unknown = next((name for name in names if name not in closest), None)
@@ -119,23 +115,11 @@ def parse_labels(examples: Examples, split: str, task: Task) -> Examples:
 
 
 def hold_out_missing(splits: dict[str, Examples], source: str, fraction: float) -> None:
-    """Take dev and test, if they are missing, out of another split, a fraction of it each.
-
-    Examples with equal texts stay in one split, so that nothing is scored that was trained on.
-    """
+    """Take dev and test, if they are missing, out of another split, a fraction of it each."""
     for name in ("dev", "test"):
         if name not in splits:
             examples = splits[source]
             count = max(2, round(fraction * len(examples)))
-            if len(examples) < count + 2:
-                raise InputError(
-                    f"{source} has {len(examples)} examples, too few to hold out some: give {name}"
-                )
-            drawn = Random(0).sample(range(len(examples)), count)
-            others = sorted(set(range(len(examples))) - set(drawn))
-            kept, held_out = hold_out(text_keys(examples.texts), drawn + others, count)
-            if len(kept) < 2:
-                problem = f"the examples of {source} repeat too few different texts to hold out some"
-                raise InputError(f"{problem}: give {name}")
-            splits[name] = select_examples(examples, sorted(held_out))
-            splits[source] = select_examples(examples, sorted(kept))
+            drawn = Random(0).sample(range(len(examples)), min(count, len(examples)))
+            order = drawn + sorted({*range(len(examples))} - {*drawn})
+            splits[source], splits[name] = hold_out_examples(examples, order, count, source, name)

@@ -7,11 +7,11 @@ A line of the report begins with "note" if the data may be worth a second look: 
 contradict each other, texts of a later split that are in an earlier one.
 """
 
-import codecs
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 
@@ -22,20 +22,23 @@ from tmft.datasets.given_examples import LABEL_NAMES
 from tmft.datasets.readers import Row, example_noun
 from tmft.datasets.task_lookup import hold_out, text_keys
 from tmft.errors import InputError, check_choice, did_you_mean, sanitize
-from tmft.io.atomic import check_output_folder, check_writable, replacing_files
+from tmft.io.atomic import check_output_folder, replacing_files
 from tmft.io.tables import cell_text, read_values, shortest_number
 from tmft.io.text import UTF8, has_visible_text, join_lines, parse_number
 from tmft.tasks import BINARY, BOOLEANS, ENTAILMENT, PAIR_COLUMNS, TEXT_COLUMN, TRIPLET_COLUMNS
 
-# The lists of columns that a TSV file may have, in this order.
-COLUMN_LISTS = (
-    (*PAIR_COLUMNS, "score"),
-    (*PAIR_COLUMNS, "label"),
-    (*PAIR_COLUMNS, "score", "label"),
-    (*TEXT_COLUMN, "label"),
-    TRIPLET_COLUMNS[:2],
-    TRIPLET_COLUMNS,
-)
+Table = dict[str, list[str]]  # name of a column of a TSV file -> its N cells
+# The columns that a TSV file may have, in this order -> the task that reads it; "" if that depends on its
+# classes.
+TASK_OF_COLUMNS: dict[tuple[str, ...], str] = {
+    (*PAIR_COLUMNS, "score"): "stsb",
+    (*PAIR_COLUMNS, "label"): "",
+    (*PAIR_COLUMNS, "score", "label"): "stsb",
+    (*TEXT_COLUMN, "label"): "",
+    TRIPLET_COLUMNS[:2]: "quora-pairs",
+    TRIPLET_COLUMNS: "nli",
+}
+COLUMN_LISTS = tuple(TASK_OF_COLUMNS)
 # Word in the name of a file -> split.
 SPLIT_NAMES = {"train": "train", "test": "test"} | dict.fromkeys(("dev", "validation", "valid", "val"), "dev")
 DECIMALS = (".", ",")
@@ -65,47 +68,45 @@ def convert_tables(
     empty.
     """
     check_choice("decimal", decimal, DECIMALS)
-    try:
-        "".encode(encoding)
-    except (LookupError, ValueError):  # ValueError: "undefined", or a name with a zero byte
-        problem = f"encoding {encoding!r}: Python knows no encoding of this name"
-        raise InputError(f"{problem}: write one such as utf-8 or cp1252", "encoding") from None
-    encoding = UTF8 if codecs.lookup(encoding).name == "utf-8" else encoding
+    encoding = UTF8 if encoding == "utf-8" else encoding
     paths = assign_splits(files, divided=fractions is not None)
     if out is not None:
         check_output_folder(out)
         for file in (out / f"{name}.tsv" for name in SPLITS):
-            check_writable(file, inputs=[path for _, path in paths])
             if file.exists():
                 raise InputError(f"{file} exists: remove it, or name another folder with `out`", "out")
-    splits: dict[str, list[Row]] = {}
+    rows: dict[str, list[Row]] = {}
     left_out: Counter[tuple[str, str]] = Counter()  # (split, why) -> number of examples
     for split, path in paths:
-        rows, reasons = read_own_table(path, columns, encoding, decimal)
-        splits.setdefault(split, []).extend(rows)
+        found, reasons = read_own_table(path, columns, encoding, decimal)
+        rows.setdefault(split, []).extend(found)
         left_out.update((split or "all", reason) for reason in reasons)
+    splits = {
+        split: {name: [row[i] for row in rows[split]] for i, name in enumerate(columns)}
+        for split in ("", *SPLITS)
+        if split in rows
+    }
     if fractions is not None:
-        splits = divide_into_splits(splits[""], columns, fractions, seed)
-    splits = {name: splits[name] for name in SPLITS if name in splits}
-    for name, rows in splits.items():
-        if not rows:
+        splits = divide_into_splits(splits[""], fractions, seed)
+    for name, table in splits.items():
+        if not any(table.values()):
             raise InputError(
                 f"no examples are left for {name}: give more of them, or change `split`", "split"
             )
-    report = [describe_split(name, rows, columns) for name, rows in splits.items()]
+    report = [describe_split(name, table) for name, table in splits.items()]
     for name in (*SPLITS, "all"):
         for reason in (EMPTY_TEXT, NO_LABEL):
             if count := left_out[name, reason]:
                 report.append(f"note {name}: {count} left out, with {reason}")
-    report += describe_repetitions(splits, columns)
+    report += describe_repetitions(splits)
     if out is None:
         return report
     with replacing_files(out) as folder:
-        for name, rows in splits.items():
-            lines = ["\t".join(columns), *map("\t".join, rows)]
+        for name, table in splits.items():
+            lines = ["\t".join(columns), *map("\t".join, zip(*table.values(), strict=True))]
             (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
     report.append(f"wrote {out} ({', '.join(f'{name}.tsv' for name in splits)})")
-    return [*report, describe_next_command(out, splits, columns)]
+    return [*report, describe_next_command(out, splits)]
 
 
 # ------------------------------------------------------------------------------------------------- arguments
@@ -117,27 +118,15 @@ def parse_columns(text: str) -> dict[str, str]:
     text: such as "sentence1=first,sentence2=second,score=similarity"; a name alone stands for itself. A name
     in the table may have commas.
     """
-    names = "|".join(dict.fromkeys(name for form in COLUMN_LISTS for name in form))
-    given: dict[str, str] = {}
-    for part in re.split(rf",(?=\s*(?:{names})\s*(?:=|,|$))", text):
-        name, equals, source = part.partition("=")
-        name, source = name.strip(), source.strip() if equals else name.strip()
-        if name not in names.split("|"):
-            hint = did_you_mean(name, names.split("|"))
-            raise InputError(
-                f"columns: {name!r} is no column of a TSV file: write NAME=COLUMN with one of the names "
-                f"{', '.join(names.split('|'))}{hint}",
-                "columns",
-            )
-        if not source:
-            raise InputError(f"columns: no column after {name}=: write its name in the table", "columns")
-        if name in given:
-            raise InputError(f"columns: {name} is given twice: remove one", "columns")
-        given[name] = source
-    form = next((form for form in COLUMN_LISTS if set(form) == set(given)), None)
-    if form is None:
-        forms = "; ".join(",".join(form) for form in COLUMN_LISTS)
-        raise InputError(f"columns {','.join(given)}: give one of these lists: {forms}", "columns")
+    names = list(dict.fromkeys(name for form in COLUMN_LISTS for name in form))
+    parts = re.split(rf",(?=\s*(?:{'|'.join(names)})\s*(?:=|,|$))", text)
+    pairs = [part.partition("=")[::2] if "=" in part else (part, part) for part in parts]
+    given = {name.strip(): source.strip() for name, source in pairs}
+    form = next((form for form in COLUMN_LISTS if {*form} == {*given}), None)
+    if form is None or len(pairs) > len(given) or not all(given.values()):
+        forms = "; ".join(map(",".join, COLUMN_LISTS))
+        hint = next((did_you_mean(name, names) for name in given if name not in names), "")
+        raise InputError(f"columns {text}: give one of these lists: {forms}{hint}", "columns")
     return {name: given[name] for name in form}
 
 
@@ -158,23 +147,22 @@ def assign_splits(files: Sequence[str], divided: bool) -> list[tuple[str, Path]]
     result = []
     for file in files:
         split, equals, path = file.partition("=")
-        if equals and split in SPLITS:
-            result.append((split, Path(path)))
-        else:
+        if not equals or split not in SPLITS:
             words = re.split(r"[^a-z]+", Path(file).name.lower())
             found = {SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES}
-            if not divided and len(found) != 1:
-                problem = f"{file}: its name has none of the words {', '.join(SPLIT_NAMES)}"
-                remedy = f"write train={file}, dev={file} or test={file}, or give `split` 0.8,0.1,0.1"
-                raise InputError(f"{problem}: {remedy}", "split")
-            result.append((found.pop() if len(found) == 1 else "", Path(file)))
-    if divided:
-        if len({split for split, _ in result}) > 1:
-            names = ", ".join(dict.fromkeys(split or "of no split" for split, _ in result))
-            problem = f"split divides one set of examples, but the files are {names}"
-            raise InputError(f"{problem}: leave it out, or name the files of one split", "split")
-        return [("", path) for _, path in result]
-    return result
+            split, path = found.pop() if len(found) == 1 else "", file
+        if not split and not divided:
+            problem = f"{file}: its name has none of the words {', '.join(SPLIT_NAMES)}"
+            remedy = f"write train={file}, dev={file} or test={file}, or give `split` 0.8,0.1,0.1"
+            raise InputError(f"{problem}: {remedy}", "split")
+        result.append((split, Path(path)))
+    if not divided:
+        return result
+    names = dict.fromkeys(split or "of no split" for split, _ in result)
+    if len(names) > 1:
+        problem = f"split divides one set of examples, but the files are {', '.join(names)}"
+        raise InputError(f"{problem}: leave it out, or name the files of one split", "split")
+    return [("", path) for _, path in result]
 
 
 # ---------------------------------------------------------------------------------------------------- reading
@@ -213,116 +201,97 @@ def read_own_table(
 def normalize_score(cell: str, location: str, decimal: str) -> str:
     """Return the text of a score in a table as it is written in a TSV file."""
     number = cell.replace(",", ".") if decimal == "," and "." not in cell else cell
-    try:
-        if decimal == "." or "." not in cell:
-            if math.isfinite(parse_number(number)):
-                return shortest_number(number)
-    except ValueError:
-        pass
+    with suppress(ValueError):
+        if (decimal == "." or "." not in cell) and math.isfinite(parse_number(number)):
+            return shortest_number(number)
     remedy = "correct it, or name another column"
     if decimal == "." and re.fullmatch(r"[+-]?\d+,\d+", cell):
         remedy = "give `decimal` , if the comma stands before the decimals"
     raise InputError(f"score {cell!r} is not a number ({location}): {remedy}", "decimal")
 
 
-def divide_into_splits(
-    rows: list[Row], columns: Iterable[str], fractions: tuple[float, float, float], seed: int
-) -> dict[str, list[Row]]:
-    """Divide rows at random: return {split: rows} for the fractions above 0, each in their order.
+def divide_into_splits(table: Table, fractions: tuple[float, float, float], seed: int) -> dict[str, Table]:
+    """Divide the rows of a table at random: return a table for each fraction above 0, its rows in order.
 
     Rows with equal texts go into the same split, so that no duplicate of a training example is tested. The
     same seed divides equal rows in the same way.
     """
-    keys = text_keys_of_rows(rows, columns)
+    keys = text_keys(texts_of(table))
     distinct = list(dict.fromkeys(keys))
     drawn = np.random.default_rng(seed).permutation(len(distinct))
     place = {distinct[index]: number for number, index in enumerate(drawn)}
-    rest = sorted(range(len(rows)), key=lambda index: place[keys[index]])
+    rest = sorted(range(len(keys)), key=lambda index: place[keys[index]])
     result, num_divided = {}, 0
-    for name, fraction, bound in zip(SPLITS, fractions, np.cumsum(fractions), strict=True):
-        rest, part = hold_out(keys, rest, round(len(rows) * float(bound)) - num_divided)
+    for split, fraction, bound in zip(SPLITS, fractions, np.cumsum(fractions), strict=True):
+        rest, part = hold_out(keys, rest, round(len(keys) * float(bound)) - num_divided)
         num_divided += len(part)
         if fraction > 0:
-            result[name] = [rows[index] for index in sorted(part)]
+            result[split] = {name: [cells[index] for index in sorted(part)] for name, cells in table.items()}
     return result
+
+
+def texts_of(table: Table) -> list[list[str]]:
+    """Return the columns of a table that have texts."""
+    return [cells for name, cells in table.items() if name not in LABEL_NAMES]
 
 
 # ------------------------------------------------------------------------------------------------- the report
 
 
-def text_keys_of_rows(rows: list[Row], columns: Iterable[str]) -> list[tuple[str, ...]]:
-    """Return the text_keys of rows with these columns, which are texts and labels."""
-    values = values_by_column(rows, columns) if rows else {}
-    return text_keys([texts for name, texts in values.items() if name not in LABEL_NAMES])
-
-
-def values_by_column(rows: list[Row], columns: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return {column: its cells} for rows with these columns."""
-    return dict(zip(columns, zip(*rows, strict=True), strict=True))
-
-
-def describe_split(split: str, rows: list[Row], columns: dict[str, str]) -> str:
+def describe_split(split: str, table: Table) -> str:
     """Return a line with the number of examples of a split, the range of its scores and its classes."""
-    parts = [f"{len(rows)} {example_noun(columns)}s"]
-    values = values_by_column(rows, columns)
-    if "score" in values:
-        scores = [float(score) for score in values["score"]]
+    parts = [f"{len(texts_of(table)[0])} {example_noun(table)}s"]
+    if scores := [float(score) for score in table.get("score", [])]:
         parts.append(f"score {min(scores):g} to {max(scores):g}, mean {sum(scores) / len(scores):.4g}")
-    if "label" in values:
-        counts = Counter(values["label"]).most_common()
+    if counts := Counter(table.get("label", [])).most_common():
         shown = [f"{sanitize(label, 40)} {count}" for label, count in counts[:MAX_CLASSES_SHOWN]]
         rest = [f"and {len(counts) - len(shown)} more"] if len(counts) > len(shown) else []
         parts.append(f"label {', '.join([*shown, *rest])}")
     return f"{split}: {'; '.join(parts)}"
 
 
-def describe_repetitions(splits: dict[str, list[Row]], columns: dict[str, str]) -> list[str]:
-    """Return lines about examples that occur twice in a split, or in two. splits: {name: examples}."""
+def describe_repetitions(splits: dict[str, Table]) -> list[str]:
+    """Return lines about examples that occur twice in a split, or in two."""
     result = []
-    keys = {name: text_keys_of_rows(rows, columns) for name, rows in splits.items()}
-    for name, rows in splits.items():
+    keys = {split: text_keys(texts_of(table)) for split, table in splits.items()}
+    for split, table in splits.items():
         labels: dict[tuple[str, ...], set] = {}
         contradictions = 0
-        for key, row in zip(keys[name], rows, strict=True):
-            label = tuple(cell for column, cell in zip(columns, row, strict=True) if column in LABEL_NAMES)
-            contradictions += key in labels and label not in labels[key]
-            labels.setdefault(key, set()).add(label)
-        if repeated := len(rows) - len(labels):
+        columns = [table.get(name, [""] * len(keys[split])) for name in LABEL_NAMES]
+        for key, *label in zip(keys[split], *columns, strict=True):
+            contradictions += key in labels and tuple(label) not in labels[key]
+            labels.setdefault(key, set()).add(tuple(label))
+        if repeated := len(keys[split]) - len(labels):
             other = f", {contradictions} of them with another label" if contradictions else ""
-            result.append(f"note {name}: {repeated} {example_noun(columns)}s repeat an earlier one{other}")
-    texts = {name: {text for key in keys[name] for text in key} for name in splits}
+            result.append(f"note {split}: {repeated} {example_noun(table)}s repeat an earlier one{other}")
+    texts = {split: {text for key in keys[split] for text in key} for split in splits}
     for first, second in combinations(splits, 2):
-        known = set(keys[first])
+        known = {*keys[first]}
         leaks = sum(key in known for key in keys[second])
         shared = len(texts[first] & texts[second])
         if leaks or shared:
             result.append(
-                f"note {second}: also in {first} are {leaks} of its {len(splits[second])} "
-                f"{example_noun(columns)}s, and {shared} of its {len(texts[second])} distinct texts"
+                f"note {second}: also in {first} are {leaks} of its {len(keys[second])} "
+                f"{example_noun(splits[second])}s, and {shared} of its {len(texts[second])} distinct texts"
             )
     return result
 
 
-def describe_next_command(out: Path, splits: dict[str, list[Row]], columns: dict[str, str]) -> str:
+def describe_next_command(out: Path, splits: dict[str, Table]) -> str:
     """Return a line with the command that reads the files, or how to add a task if none reads such files."""
-    values = values_by_column([row for rows in splits.values() for row in rows], columns)
-    task, options = "", ""
-    if "score" in values:
-        scores = [float(score) for score in values["score"]]
-        task = "stsb"
+    columns = tuple(next(iter(splits.values())))
+    task, options = TASK_OF_COLUMNS.get(columns, ""), ""
+    if "score" in columns:
+        scores = [float(score) for table in splits.values() for score in table["score"]]
         low, high = min(scores), max(scores)
         if 0 <= low and high <= 1:
             options = " --score-range 0 1"
         elif not (0 <= low and high <= 5):
             options = f" --score-range {math.floor(low)} {math.ceil(high)}"
-    elif set(PAIR_COLUMNS) <= set(values):
-        classes = set(values["label"])
-        is_binary = classes <= set(BINARY) or classes <= set(BOOLEANS)
-        task = "mrpc" if is_binary else "sicke" if classes <= set(ENTAILMENT) else ""
-    elif tuple(values) == TRIPLET_COLUMNS:
-        task = "nli"
-    elif tuple(values) == TRIPLET_COLUMNS[:2]:
-        task = "quora-pairs"
+    elif columns == (*PAIR_COLUMNS, "label"):
+        classes = {label for table in splits.values() for label in table["label"]}
+        is_binary = classes <= {*BINARY} or classes <= {*BOOLEANS}
+        task = "mrpc" if is_binary else "sicke" if classes <= {*ENTAILMENT} else ""
     if not task and "train" in splits:  # no task of the command has these classes
         files = ", ".join(f"{name}={str(out / f'{name}.tsv')!r}" for name in splits)
         objective = "softmax" if len(columns) > 2 else "single_text_head"

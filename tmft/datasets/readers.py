@@ -79,12 +79,12 @@ SHA256 = {
 class ReleaseFile:
     """Where a file of a release is, and how its rows are read.
 
-    name: its path below the folder of the release.
+    name: its path below the folder of the release, in which ** stands for any folders.
     columns: the cells of a row, by their names in the header or, in a file without header, by their indices;
         or a list of such tuples, of which the first is used whose names are all in the header. Or the form of
         a line that belongs to no table, a key of LINE_FORMS.
-    quotes: whether a cell may be in quotes, as in CSV, and then have the delimiter and line ends.
-    num_fields: of each line of a file without header; 0: as many as the columns need, or more.
+    csv_delimiter: of a file whose cells may be in quotes, and then have the delimiter and line ends; without
+        it cells are separated by TABs.
     skip_incomplete: leave out lines with too few cells, and rows with an empty cell.
     unnamed_index: lines may begin with an index that the header does not name.
     encoding: the default is UTF-8 with or without a byte-order mark.
@@ -92,9 +92,7 @@ class ReleaseFile:
 
     name: str
     columns: str | Columns | list[Columns]
-    delimiter: str = "\t"
-    quotes: bool = False
-    num_fields: int = 0
+    csv_delimiter: str = ""
     skip_incomplete: bool = False
     unnamed_index: bool = False
     encoding: str = "utf-8-sig"
@@ -106,22 +104,23 @@ def example_noun(columns: Iterable[str]) -> str:
     return {1: "text", 2: "pair", 3: "triplet"}[len(texts)]
 
 
-def read_rows_by_name(path: Path, files: Mapping[str, Sequence[ReleaseFile]]) -> dict[str, list[Row]]:
-    """Return {name: rows} for each name of `files`; a row is read from the first of its files that is there.
+def read_files(path: Path, files: Mapping[str, Sequence[ReleaseFile]]) -> dict[str, list[Row]]:
+    """Return {name: rows} for each name of `files`, whose rows are read from the first form that is there.
 
     path: the folder with the files; or the file itself, if it is only one. A name such as "mr=1" says that
     all rows of the file are of class 1 of the data set mr; the class becomes their first cell.
     """
     result: dict[str, list[Row]] = {}
-    for key, choices in files.items():
-        name, _, label = key.partition("=")
+    for key, forms in files.items():
+        found = [(place, form) for form in forms for place in sorted(path.glob(form.name))]
         if len(files) == 1 and is_file(path):
-            rows = read_release_file(path, choices[0])
-        elif file := next((file for file in choices if is_file(path / file.name)), None):
-            rows = read_release_file(path / file.name, file)
-        else:
-            names = " or ".join(file.name for file in choices)
-            raise InputError(f"no {choices[0].name} in {path}: name the folder of the release, with {names}")
+            found = [(path, forms[0])]
+        if not found:
+            names = [form.name.removeprefix("**/") for form in forms]
+            remedy = f"name the folder of the release, with {' or '.join(names)}"
+            raise InputError(f"no {names[0]} in {path}: {remedy}")
+        name, _, label = key.partition("=")
+        rows = read_release_file(*found[0])
         result.setdefault(name, []).extend((label, *row) if label else row for row in rows)
     return result
 
@@ -131,21 +130,20 @@ def read_release_file(path: Path, file: ReleaseFile, known_sha256: Mapping[str, 
     text = read_text(path, file.encoding, known_sha256)
     if isinstance(file.columns, str):
         return match_lines(text, file.columns, path)
-    choices = file.columns if isinstance(file.columns, list) else [file.columns]
-    if file.quotes:
+    if file.csv_delimiter:
         with reading(path, REMEDY):
             text_lines = io.StringIO(text, newline="")
-            lines = list(csv.reader(text_lines, delimiter=file.delimiter)) or [[""]]
+            lines = list(csv.reader(text_lines, delimiter=file.csv_delimiter)) or [[""]]
     else:  # only \n or \r\n ends a line
         lines = [line.removesuffix("\r").split("\t") for line in text.rstrip("\r\n").split("\n")]
 
+    choices = file.columns if isinstance(file.columns, list) else [file.columns]
     if isinstance(choices[0][0], int):  # there is no header
         indices = [int(index) for index in choices[0]]
-        width = file.num_fields or 1 + max(indices)
+        width = 1 + max(indices)
         for number, cells in enumerate(lines, start=1):
-            if not file.skip_incomplete and (len(cells) < width or 0 < file.num_fields < len(cells)):
-                more = "" if file.num_fields else " or more"
-                problem = f"{len(cells)} fields instead of {width}{more} ({path}, line {number})"
+            if len(cells) < width and not file.skip_incomplete:
+                problem = f"{len(cells)} fields instead of {width} or more ({path}, line {number})"
                 raise InputError(f"{problem}: {REMEDY}")
         rows = [tuple(cells[index] for index in indices) for cells in lines if len(cells) >= width]
     else:

