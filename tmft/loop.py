@@ -37,8 +37,8 @@ from tmft.callbacks import (
     StopIfDiverged,
 )
 from tmft.device import PRECISIONS
-from tmft.errors import MAX_COUNT, check_range
-from tmft.io.arguments import check_fields, choice
+from tmft.errors import MAX_COUNT
+from tmft.io.arguments import check_fields, choice, in_range
 from tmft.optimizers import LR_SCHEDULES, OPTIMIZERS, MixedPrecision, TrainedWeights, parameter_groups
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.training_task import Embedder, EpochSteps, PackedEmbedder, TrainingTask
@@ -64,23 +64,18 @@ class Recipe:
     version of the paper, but in the released code (ir2718/similarity-embedding-quality, d9f600c).
     """
 
-    epochs: int = 10
-    batch_size: int = 32
-    lr: float = 2e-5
-    weight_decay: float = 0.01
-    warmup_ratio: float = 0.1
-    max_grad_norm: float = 1.0
+    epochs: int = in_range(10, 1, MAX_COUNT)
+    batch_size: int = in_range(32, 1, MAX_COUNT)
+    lr: float = in_range(2e-5, 0)
+    weight_decay: float = in_range(0.01, 0)
+    warmup_ratio: float = in_range(0.1, 0, 1)
+    max_grad_norm: float = in_range(1.0, 0)
     precision: str = choice("auto", ["auto", *PRECISIONS])
     optimizer: str = choice("adamw", OPTIMIZERS)
     lr_schedule: str = choice("linear", LR_SCHEDULES)
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name in ("epochs", "batch_size"):
-            check_range(name, getattr(self, name), 1, MAX_COUNT)
-        for name in ("lr", "weight_decay", "max_grad_norm"):
-            check_range(name, getattr(self, name), 0)
-        check_range("warmup_ratio", self.warmup_ratio, 0, 1)
 
 
 def fit(

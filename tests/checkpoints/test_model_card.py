@@ -1,5 +1,7 @@
 """The model card: its head is YAML whatever the names in it are, and what they say does nothing."""
 
+from types import SimpleNamespace
+
 import pytest
 import yaml
 from conftest import tiny_model
@@ -171,7 +173,8 @@ def test_names_in_a_pretraining_card_are_escaped():
     }
     result = {"settings": settings | {"seed": 0}, "held_out": {"before": figures, "after": figures}}
     result |= {"curve": [{"steps": 1}], "tokens_seen": 9, "sentences": 1, "text_tokens": 9, "seconds": 1.0}
-    card = pretraining_card("bert", 2, 24, "", result | {"precision": "fp32"})
+    shape = SimpleNamespace(model_type="bert", num_hidden_layers=2, hidden_size=24)
+    card = pretraining_card(shape, "", result | {"precision": "fp32"})
     assert head_of(card)["tags"] == ["fill-mask", "tmft"] and "\x1b" not in card and "\nb: c" not in card
     assert "\\<b\\>" in card and "<b>" not in card and len(card) < 12_000
 

@@ -14,7 +14,7 @@ from tmft.cli.train_options import FINE_TUNING, GROUPS, PRETRAINING, objective_f
 from tmft.loss import CosineMSE
 from tmft.losses.objectives import OBJECTIVES
 from tmft.reports.run_commands import option_words
-from tmft.runs.result_json import json_types, to_json_types
+from tmft.runs.result_json import to_json_types
 from tmft.runs.run_config import parse_keep_layers
 
 CONFIGS = {*FINE_TUNING, *PRETRAINING} | {one.config_class for one in OBJECTIVES.values() if one.config_class}
@@ -127,11 +127,3 @@ def test_a_run_with_hyperparameters_of_all_types_is_scored_again(every_type, arg
     evaluate.main([str(folder), "--json", str(tmp_path / "again.json")])
     again = json.loads((tmp_path / "again.json").read_text())["layers"]["1"]
     assert list(again.values()) == [result["test"]]
-
-
-@pytest.mark.parametrize(
-    ("annotation", "types"),
-    [(float, (float, int)), (int | None, (int, None)), (tuple[str, ...], ([(str,)],)), (bool, (bool,))],
-)
-def test_what_a_result_has_of_a_hyperparameter_follows_from_its_annotation(annotation, types):
-    assert json_types(annotation) == types

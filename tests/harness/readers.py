@@ -34,8 +34,6 @@ from tmft.io.distributed import single_process
 from tmft.io.text import read_sentences
 from tmft.models.families import config_from_dict, random_encoder
 from tmft.pretraining.corpus import read_nonempty_lines
-from tmft.reports.run_tables import pretraining_table
-from tmft.runs.sweeps import group_into_sweeps, layer_table, read_results
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.embedding_identity import line_bytes, model_record
 from tmft.serving.encode_file import MODEL_FILE, encode_file, write_block
@@ -243,21 +241,6 @@ def load_checkpoint(folder: Path) -> TrainingCheckpoint:
     return checkpoint
 
 
-def copy_results(folder: Path) -> None:
-    """Copy the result.json of three finished runs."""
-    for twin in ("mlm-then-rtd", "mlm", "t5"):
-        (folder / twin).mkdir()
-        shutil.copy(ROOT / "data" / "twins" / twin / "result.json", folder / twin)
-
-
-def make_tables(folder: Path) -> None:
-    """Make the tables of a report from all runs."""
-    results = read_results(folder)
-    for sweep in group_into_sweeps(results):
-        layer_table(sweep)
-    pretraining_table([result for _, result in results if "curve" in result])
-
-
 READERS = {
     "table": Reader(lambda folder: write_files(folder, {"test.tsv": TABLE}), read_tables),
     "own tables": Reader(lambda folder: write_files(folder, OWN_TABLES), convert_own_tables),
@@ -294,7 +277,6 @@ READERS = {
     "state.pt": Reader(
         lambda folder: load_checkpoint(folder).save(step=1), lambda folder: load_checkpoint(folder).restore()
     ),
-    "result.json": Reader(copy_results, make_tables),
 }
 READERS |= {
     f"family {name}": Reader(

@@ -181,8 +181,6 @@ DAMAGED = {
         "has no result.json of a run that fine-tun",
     ),
     "no head": (lambda folder: (folder / "head.safetensors").unlink(), "has no head.safetensors"),
-    "a gap in the classes": (change_settings(classes={"a": 0, "b": 2}), "the classes are {'a': 0, 'b': 2}"),
-    "classes that are no numbers": (change_settings(classes={"a": "0"}), "settings.task.classes.a is '0'"),
     "an unknown objective": (change_settings(objective="softmin"), "objective 'softmin': choose one of"),
 }
 

@@ -1,5 +1,6 @@
 """Check the types of arguments and of fields of dataclasses by their annotations, before any work begins."""
 
+import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, fields
@@ -7,7 +8,7 @@ from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from tmft.errors import InputError, check_choice, short_repr
+from tmft.errors import InputError, check_choice, check_range, short_repr
 
 TYPE_NAMES = {
     int: "a whole number",
@@ -45,6 +46,8 @@ def fits_annotation(value: object, annotation: Any) -> bool:
             return False
         fits = kind is Sequence or Ellipsis in parts or len(value) == len(parts)
         return fits and all(fits_annotation(item, parts[0]) for item in value)
+    if kind is dict and parts:
+        return isinstance(value, dict) and all(fits_annotation(item, parts[1]) for item in value.values())
     return kind is Any or isinstance(value, kind)
 
 
@@ -65,10 +68,18 @@ def choice(default: Any, choices: Iterable[str]) -> Any:
     return field(default=default, metadata={"choices": choices})
 
 
+def in_range(default: Any, low: float, high: float = math.inf) -> Any:
+    """Return a field of a dataclass whose value is None or from low to high, or has only such numbers."""
+    return field(default=default, metadata={"range": (low, high)})
+
+
 def check_fields(config: Any) -> None:
-    """Raise InputError unless each field of a dataclass has its type, and those of `choice` are choices."""
+    """Raise InputError unless each field of a dataclass has its type, and a value that its metadata allow."""
     check_arguments(vars(config), get_type_hints(type(config)))
     for one in fields(config):
         value = getattr(config, one.name)
         if "choices" in one.metadata and value != one.default:
             check_choice(one.name, value, one.metadata["choices"])
+        if "range" in one.metadata and value is not None:
+            for number in value if isinstance(value, Sequence) else [value]:
+                check_range(one.name, number, *one.metadata["range"])

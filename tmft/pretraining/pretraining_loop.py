@@ -22,7 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tmft.callbacks import LOG_EVERY, Stateful
 from tmft.device import progress_bar, seed_rng
-from tmft.errors import MAX_COUNT, InputError, check_range
+from tmft.errors import MAX_COUNT, InputError
+from tmft.io.arguments import in_range
 from tmft.io.distributed import Processes
 from tmft.io.files import reading
 from tmft.loop import Recipe
@@ -50,17 +51,10 @@ class PretrainingRecipe(Recipe):
         command resumes; None: ten times in all.
     """
 
-    gradient_accumulation_steps: int = 8
-    steps: int | None = None
-    max_length: int | None = None
-    save_steps: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        minimum = {"gradient_accumulation_steps": 1, "steps": 1, "max_length": 3, "save_steps": 1}
-        for name, low in minimum.items():
-            if getattr(self, name) is not None:
-                check_range(name, getattr(self, name), low, MAX_COUNT)
+    gradient_accumulation_steps: int = in_range(8, 1, MAX_COUNT)
+    steps: int | None = in_range(None, 1, MAX_COUNT)
+    max_length: int | None = in_range(None, 3, MAX_COUNT)
+    save_steps: int | None = in_range(None, 1, MAX_COUNT)
 
     def length_for(self, model: PretrainingObjective) -> int:
         """Return the maximum number of tokens of a sentence, which depends on the model by default."""

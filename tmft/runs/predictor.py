@@ -5,8 +5,8 @@ FineTunedRun reads a run folder; Predictor is a model with a head, which predict
 
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,12 +51,10 @@ def save_heads(objectives: dict[str, nn.Module], folder: Path) -> None:
         write_file(folder / HEAD_FILE, partial(save_tensors, weights))
 
 
-def load_objective(
-    task: Task, width: int, folder: Path, task_name: str = "", other_tasks: Collection[str] = ()
-) -> Objective:
+def load_objective(task: Task, width: int, folder: Path, task_name: str = "") -> Objective:
     """Return the objective of a task; if it has a head, with the head that the run in `folder` trained.
 
-    task_name, other_tasks: the names of all tasks of the run, if there are several.
+    task_name: the name of the task, if the run had several.
     Raises InputError if the file of the head is missing or damaged, or has other weights than this head.
     """
     objective = OBJECTIVES[task.objective](width, task).eval()
@@ -70,7 +68,7 @@ def load_objective(
             "name a run of train.py on this task, at the layer that it trained"
         )
     file = WeightFiles(path, {})
-    names = [name for name in file.names if name.partition(".")[0] not in other_tasks]
+    names = [name for name in file.names if name.startswith(prefix)]
     weights = dict(file.iter_tensors(names, torch.float32))
     shapes, expected = ({n: tuple(w.shape) for n, w in named.items()} for named in (weights, parameters))
     if wrong := [name for name in expected | shapes if expected.get(name) != shapes.get(name)]:
@@ -99,7 +97,7 @@ class FineTunedRun:
         self.task_settings: dict[str, dict[str, Any]] = {}
         if self.result:
             task = self.result["settings"]["task"]
-            name = (self.arguments.get("task") or GIVEN_EXAMPLES).partition(":")[0]
+            name = str(self.arguments.get("task") or GIVEN_EXAMPLES).partition(":")[0]
             self.task_settings = task.get("subtasks") or {name: task}
 
     @property
@@ -150,22 +148,14 @@ class FineTunedRun:
 
     def recorded_task(self, task_name: str) -> Task:
         """Return a task with the columns, classes, scores, objective and metric of the run, without files."""
-        with reading(self.folder / RESULT_FILE, REMEDY):
-            settings = self.task_settings[task_name]
-            task = Task(
-                "",
-                **{field: settings[field] for field in TASK_FIELDS},
-                objective_args=settings.get("objective_args") or {},
-            )
-            check_choice("objective", task.objective, OBJECTIVES)
-            if sorted(task.classes.values()) != [*range(len(task.classes))]:
-                raise ValueError(f"the classes are {short_repr(dict(task.classes))}")
-            return task
+        settings = self.task_settings[task_name]
+        recorded = {field: settings[field] for field in TASK_FIELDS}
+        check_choice("objective", recorded["objective"], OBJECTIVES)
+        return Task("", **recorded, objective_args=settings.get("objective_args") or {})
 
     def load_objective(self, task_name: str, task: Task, width: int) -> Objective:
         """Return the objective of a task for embeddings of this width, with the head that the run trained."""
-        others = {*self.task_settings} - {task_name}
-        return load_objective(task, width, self.folder, task_name if others else "", others)
+        return load_objective(task, width, self.folder, task_name if len(self.task_settings) > 1 else "")
 
     def find_threshold(self, task_name: str) -> float | None:
         """Return the threshold on the cosine that the run chose for a task on dev; None if there is none."""
@@ -220,6 +210,7 @@ class Predictions(NamedTuple):
     probabilities: np.ndarray | None
 
 
+@dataclass(eq=False, repr=False)
 class Predictor:
     """A fine-tuned model that predicts the classes or scores of texts, as it was trained to.
 
@@ -228,23 +219,19 @@ class Predictor:
     for an objective without a head; None if there is none.
     result: the content of the result.json of the run, which `save_pretrained` writes. task_name: the name of
     the task in it, if the run had several tasks; else "".
-    classes: the names of the classes, in the order of the probabilities; [] if scores are predicted.
     """
 
-    classes: list[str]
+    model: SentenceEncoder
+    objective: Objective
+    task: Task
+    threshold: float | None
+    result: dict[str, Any]
+    task_name: str = ""
 
-    def __init__(
-        self,
-        model: SentenceEncoder,
-        objective: Objective,
-        task: Task,
-        threshold: float | None,
-        result: dict[str, Any],
-        task_name: str = "",
-    ):
-        self.model, self.objective, self.task, self.threshold = model, objective, task, threshold
-        self.result, self.task_name = result, task_name
-        self.classes = sorted(task.classes, key=lambda name: task.classes[name])
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes, in the order of the probabilities; [] if scores are predicted."""
+        return sorted(self.task.classes, key=lambda name: self.task.classes[name])
 
     @classmethod
     def from_pretrained(

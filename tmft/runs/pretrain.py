@@ -27,7 +27,6 @@ from tmft.models.families import (
     parameter_counts,
     random_encoder,
 )
-from tmft.packing import TokenizedCorpus
 from tmft.pretraining.corpus import tokenize_files, train_wordpiece
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.pretraining_loop import PretrainingLog, PretrainingObjective, pretrain
@@ -40,7 +39,6 @@ from tmft.pretraining.token_heads import (
 from tmft.runs.result_json import read_provenance, to_json_types
 from tmft.runs.run_config import GENERATOR_SIZE, PretrainingConfig
 from tmft.runs.run_folder import (
-    Digests,
     check_run_name,
     check_same_on_all_processes,
     load_finished_result,
@@ -89,62 +87,73 @@ def do_pretraining_runs(
 
 def do_pretraining_run(
     config: PretrainingConfig, sweep: str, folder: Path, processes: Processes, arguments: dict[str, Any]
-) -> dict[str, Any]:
-    """Do one pre-training run and write its folder, unless it is finished already; return its result.json."""
-    recipe, settings = config.recipe, config.to_flat_dict()
-    print_main = print if processes.rank == 0 else (lambda *_, **__: None)
-    with processes.main_process_first():  # the first process downloads what is absent
-        source, config_file = find_source(config)
-    files = {config_file.name: file_digest(config_file)} if config_file else {}
-    files |= source.digests(weights=config.ckpt is not None)
-    digests = {"text": text_digests(config.text), "checkpoint": files}
+) -> None:
+    """Do one pre-training run and write its folder, unless it is finished already."""
+    recipe, settings, device = config.recipe, config.to_flat_dict(), processes.device
     is_main = processes.rank == 0  # on other machines the folder may be another one, without the result
-    finished = load_finished_result(folder, settings, digests) if is_main else None
-    if finished := processes.broadcast_object(finished):
+    print_main = print if is_main else (lambda *_, **__: None)
+    config_file = None  # of an architecture that is a single file
+    with processes.main_process_first():  # the first process downloads what is absent
+        if config.from_scratch and is_file(path := Path(config.from_scratch)):
+            source, config_file = ModelFolder(path.parent), path
+        else:
+            source = ModelFolder.open(config.source, weights=config.ckpt is not None)
+    digests = {
+        "text": {str(path): file_digest(path) for path in config.text if is_file(path)},  # not of a pipe
+        "checkpoint": {file.name: file_digest(file) for file in [config_file] if file}
+        | source.digests(weights=config.ckpt is not None),
+    }
+    is_finished = is_main and load_finished_result(folder, settings, digests) is not None
+    if processes.broadcast_object(is_finished):
         print_main(f"{folder}: already finished, kept")
-        return finished
+        return
     check_same_on_all_processes(digests, processes)
 
     with lock_run_folder(folder, settings, processes, digests) as checkpoint:
         torch.manual_seed(config.seed)  # for random weights
         if config.from_scratch:
-            content = source.config() if config_file is None else config_from_dict(read_json(config_file))
-            model, tokenizer, start = from_scratch(config, source, content)
+            architecture = config_from_dict(read_json(config_file)) if config_file else source.config()
+            model, tokenizer, start = from_scratch(config, source, architecture)
         else:
             model, tokenizer, start = from_checkpoint(config, source)
-        model = model.to(processes.device)
+        model = model.to(device)
         corpus = tokenize_files(config.text, tokenizer, recipe.length_for(model))
         masking = PRETRAINING_TASKS[config.task](tokenizer)
+        precision = choose_precision(recipe.precision, device)
         num_processes = f" x {processes.world_size}" * (processes.world_size > 1)
-        where = f"{choose_precision(recipe.precision, processes.device)} on {processes.device}{num_processes}"
-        print_main(f"\n{folder}: {len(corpus)} sentences, {len(corpus.tokens)} tokens, {where}")
-        print_main(start)
+        text_size = f"{len(corpus)} sentences, {len(corpus.tokens)} tokens"
+        print_main(f"\n{folder}: {text_size}, {precision} on {device}{num_processes}\n{start}")
         log = []
         for entry in pretrain(model, corpus, masking, recipe, config.seed, processes, checkpoint):
             log.append(entry)
             print_main(progress_line(entry), flush=True)
-        result = pretraining_result(
-            config, sweep, model.encoder, start, corpus, log, processes, arguments, digests
-        )
-        if processes.rank == 0:
+        before, after = log[0].held_out, log[-1].held_out
+        result = {  # docs/commands.md has its keys
+            "sweep": sweep,
+            "data": config.task,
+            "provenance": read_provenance(config.ckpt) if config.ckpt else [],
+            "settings": settings,
+            "digests": digests,
+            "arguments": to_json_types(arguments),
+            "start": start,
+            "sentences": len(corpus),
+            "text_tokens": len(corpus.tokens),
+            "curve": [asdict(entry) for entry in log],
+            "tokens_seen": log[-1].tokens,
+            "held_out": {"before": before, "after": after},
+            "parameters": parameter_counts(model.encoder.config),
+            "precision": precision,
+            "processes": processes.world_size,
+            "seconds": log[-1].seconds,
+            "environment": describe_environment(device),
+        }
+        if is_main:
             write_run(folder, model, tokenizer, result)
     processes.barrier()
-    before, after = result["held_out"]["before"], result["held_out"]["after"]
     print_main(
         f"held out: loss {before['mlm_loss']:.3f} -> {after['mlm_loss']:.3f}, masked tokens right "
         f"{percent(before['mlm_accuracy'])} -> {percent(after['mlm_accuracy'])} %; see {folder}"
     )
-    return result
-
-
-def find_source(config: PretrainingConfig) -> tuple[ModelFolder, Path | None]:
-    """Return the folder that a run starts from, and the config.json of an architecture that is a single file.
-
-    A hub id is downloaded.
-    """
-    if config.from_scratch and is_file(path := Path(config.from_scratch)):
-        return ModelFolder(path.parent), path
-    return ModelFolder.open(config.source, weights=config.ckpt is not None), None
 
 
 def from_checkpoint(
@@ -288,52 +297,11 @@ def write_run(
         padding_side = FAMILIES[config.model_type].padding_side
         for file, content in tokenizer_to_files(tokenizer, max_length, padding_side).items():
             write_file(folder / name / file, content)
-        card = pretraining_card(config.model_type, config.num_hidden_layers, config.hidden_size, name, result)
-        write_file(folder / name / "README.md", card)
+        write_file(folder / name / "README.md", pretraining_card(config, name, result))
     write_result(folder, result)
 
 
-def pretraining_result(
-    config: PretrainingConfig,
-    name: str,
-    encoder: BaseEncoder,
-    start: str,
-    corpus: TokenizedCorpus,
-    log: list[PretrainingLog],
-    processes: Processes,
-    arguments: dict[str, Any],
-    digests: Digests,
-) -> dict[str, Any]:
-    """Return the content of result.json for a pre-training run; docs/commands.md has its keys."""
-    return {
-        "sweep": name,
-        "data": config.task,
-        "provenance": read_provenance(config.ckpt) if config.ckpt else [],
-        "settings": config.to_flat_dict(),
-        "digests": digests,
-        "arguments": to_json_types(arguments),
-        "start": start,
-        "sentences": len(corpus),
-        "text_tokens": len(corpus.tokens),
-        "curve": [asdict(entry) for entry in log],
-        "tokens_seen": log[-1].tokens,
-        "held_out": {"before": log[0].held_out, "after": log[-1].held_out},
-        "parameters": parameter_counts(encoder.config),
-        "precision": choose_precision(config.recipe.precision, processes.device),
-        "processes": processes.world_size,
-        "seconds": log[-1].seconds,
-        "environment": describe_environment(processes.device),
-    }
-
-
-def text_digests(paths: tuple[Path, ...]) -> dict[str, str]:
-    """Return the digests of the text files `paths`; a pipe, which can be read only once, has none."""
-    return {str(path): file_digest(path) for path in paths if is_file(path)}
-
-
-def pretraining_card(
-    model_type: str, num_layers: int, hidden_size: int, component: str, result: dict[str, Any]
-) -> str:
+def pretraining_card(config: EncoderConfig, component: str, result: dict[str, Any]) -> str:
     """Return the model card of a pre-trained checkpoint, or of its component discriminator or generator."""
     settings = result["settings"]
     before, after = result["held_out"]["before"], result["held_out"]["after"]
@@ -346,7 +314,7 @@ def pretraining_card(
     num_steps, duration = result["curve"][-1]["steps"], format_duration(result["seconds"])
     title = component.capitalize() or "Encoder"
     return format_model_card(
-        f"{title}: {model_type}, {num_layers} layers, hidden size {hidden_size}",
+        f"{title}: {config.model_type}, {config.num_hidden_layers} layers, hidden size {config.hidden_size}",
         f"""
 Pre-trained by {TASK_NAMES[settings["task"]]} from {escape_markdown(initial_weights)}:
 {result["tokens_seen"]:,} tokens seen in {num_steps} steps of {batch_size} sentences, learning rate

@@ -7,107 +7,58 @@ or a comparison shows are checked here, once.
 import json
 import math
 import os
+from functools import partial
 from pathlib import Path
-from types import NoneType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
-from tmft.errors import SEED_RANGE, InputError, sanitize, short_repr
-from tmft.io.files import is_file, read_json, reading
+from tmft.errors import InputError, sanitize, short_repr
+from tmft.io.arguments import fits_annotation
+from tmft.io.files import is_file, reading
 from tmft.io.formatting import MAX_NAME_LENGTH, NON_SCORE_KEYS
-from tmft.losses.objectives import OBJECTIVES
+from tmft.runs.run_config import FineTuningConfig, FineTuningRecipe
+from tmft.tasks import Task
 
 RESULT_FILE = "result.json"
 FORMAT = 1  # number of the form of this file; a file with another number is refused
 REMEDY = "restore it, or run it again"
-MAX_NUMBER = 10**15
 
-
-def json_types(annotation: Any) -> tuple[Any, ...]:
-    """Return what the value of a field has to be: tuple[float, ...] | None -> ([(float, int)], None)."""
-    if NoneType in get_args(annotation):
-        return (*(kind for one in get_args(annotation) for kind in json_types(one)),)
-    if get_origin(annotation) is tuple:
-        return ([json_types(get_args(annotation)[0])],)
-    return {float: (float, int), NoneType: (None,)}.get(annotation, (annotation,))
-
-
-# What a value has to be: a type or several, a range of whole numbers, [what each entry of a list has to be],
-# or {key: what its value has to be}, where the key "*" stands for all others. Other values are not checked.
-NUMBER, SCORE, OPTIONAL_TEXT = (int, float), (float, int, None), (str, None)
-SCORES: dict[str, Any] = {"*": SCORE}
-TASK_SCORES = SCORES | {"subsets": SCORES, "sub_embeddings": SCORES}
-SPLIT_SCORES = TASK_SCORES | {"tasks": {"*": TASK_SCORES}}
-OBJECTIVE_ARGS = {"*": ...} | {
-    name: json_types(annotation)
-    for objective in OBJECTIVES.values()
-    for name, annotation in get_type_hints(objective.config_class or object).items()
-}
-TASK: dict[str, Any] = {
-    "columns": [str],
-    "classes": {"*": int},
-    "min_score": NUMBER,
-    "max_score": NUMBER,
-    "label": str,
-    "eval_files": str,
-    "objective": str,
-    "metric": str,
-    "objective_args": (None, OBJECTIVE_ARGS),
-}
-SETTINGS = {
-    "ckpt": OPTIONAL_TEXT,
-    "from_scratch": OPTIONAL_TEXT,
-    "init": str,
-    "seed": range(SEED_RANGE[1] + 1),
-    "layer": range(1001),
-    "keep_layers": (None, [range(1001)]),
-}
-FINE_TUNING_SETTINGS = SETTINGS | {
-    "task": TASK | {"subtasks": (None, {"*": TASK})},
-    "epochs": int,
-    "batch_size": int,
-    "lr": NUMBER,
-    "train_fraction": NUMBER,
-}
-EARLIER_RUN = {"data": str, "settings": SETTINGS, "dev": (None, SPLIT_SCORES), "test": (None, SPLIT_SCORES)}
-EPOCH = {
-    "loss": SCORE,
-    "dev": SPLIT_SCORES,
-    "pairs_per_second": SCORE,
-    "gradient_cosines": (None, {"*": [SCORE]}),
-}
+# The type of each value; those of the settings and of the task are declared by their dataclasses.
 RESULT = {
     "sweep": str,
     "data": str,
-    "digests": {"*": {"*": str}},
-    "arguments": {"task": OPTIONAL_TEXT, "data": OPTIONAL_TEXT, "data_root": OPTIONAL_TEXT},
-    "provenance": [EARLIER_RUN],
-    "num_hidden_layers": range(1001),
+    "settings": dict,
+    "digests": dict[str, dict[str, str]],
+    "arguments": dict,
+    "provenance": tuple[dict, ...],
+    "num_hidden_layers": int,
     "pooling": str,
-    "epochs": [EPOCH],
-    "dev": SPLIT_SCORES,
-    "test": SPLIT_SCORES,
-    "parameters": {"*": range(1, MAX_NUMBER + 1)},
+    "epochs": tuple[dict, ...],
+    "dev": dict | None,  # None in the provenance, of a pre-training run
+    "test": dict | None,
+    "parameters": dict[str, int],
     "precision": str,
-    "seconds": NUMBER,
-    "environment": {"versions": {"*": str}},
-    "curve": [{"tokens": int, "held_out": SCORES}],
-    "held_out": {"*": SCORES},
+    "seconds": float,
+    "environment": dict,
+    "curve": tuple[dict, ...],
+    "held_out": dict,
     "tokens_seen": int,
 }
+SETTINGS = get_type_hints(FineTuningConfig) | get_type_hints(FineTuningRecipe)
+# A pre-training run has no layer, may have no checkpoint, and its task is a name.
+SETTINGS |= {"layer": int, "ckpt": str | None, "from_scratch": str | None, "task": dict | str}
+TASK = get_type_hints(Task) | {"subtasks": dict}
+SCORES = {"dev", "test", "held_out", "gradient_cosines"}  # of a run, an epoch or an entry of the curve
 
 
 class ResultDict(dict[str, Any]):
-    """A dict of a result.json that raises InputError, not KeyError, for a key that it does not have.
+    """A dict of the result.json at `path` that raises InputError, not KeyError, for a key that is absent."""
 
-    content: the keys and values. path: path of the file. location: the keys that lead to this dict.
-    """
-
-    def __init__(self, content: dict[str, Any], path: Path, location: tuple[str, ...]):
+    def __init__(self, path: Path, content: dict[str, Any]):
         super().__init__(content)
-        self.path, self.location = path, location
+        self.path = path
 
     def __missing__(self, key: str):
-        raise InputError(f"{self.path} has no {'.'.join((*self.location, key))}: {REMEDY}")
+        raise InputError(f"{self.path} has no {key}: {REMEDY}")
 
 
 def read_result(folder: Path) -> dict[str, Any]:
@@ -117,49 +68,45 @@ def read_result(folder: Path) -> dict[str, Any]:
     it is used.
     """
     path = folder / RESULT_FILE
-    content = read_json(path)
-    if content.get("format") != FORMAT:
+    with reading(path, REMEDY):
+        result = json.loads(path.read_text(encoding="utf-8"), object_hook=partial(ResultDict, path))
+        number = result.get("format")
+    if number != FORMAT:
         raise InputError(
-            f"{path} has format {short_repr(content.get('format'))}, this version reads {FORMAT}: "
+            f"{path} has format {short_repr(number)}, this version reads {FORMAT}: "
             "run it again, or read it with the version that wrote it"
         )
     with reading(path, REMEDY):
-        settings = FINE_TUNING_SETTINGS if "test" in content else SETTINGS | {"task": str}
-        return check_types(content, RESULT | {"settings": settings}, path)
+        runs = [result, *result.get("provenance", [])]
+        for run in runs:
+            check_types(run, RESULT)
+            check_types(run["settings"], SETTINGS)
+            if isinstance(task := run["settings"].get("task"), dict):
+                for one in (task, *task.get("subtasks", {}).values()):
+                    check_types(one, TASK)
+        for part in (*runs, *result.get("epochs", []), *result.get("curve", [])):
+            for name in SCORES & part.keys():
+                if part[name] is not None:
+                    part[name] = read_scores(part[name], name)
+    return result
 
 
-def check_types(value: Any, expected: Any, path: Path, location: tuple[str, ...] = ()) -> Any:
-    """Return a copy of a value of a result.json, with undefined scores as NaN and dicts as ResultDict.
+def check_types(values: dict[str, Any], annotations: dict[str, Any]) -> None:
+    """Raise ValueError if one of the values is not of its type."""
+    for name, value in values.items():
+        if not fits_annotation(value, annotations.get(name, Any)):
+            raise ValueError(f"{name} is {short_repr(value)}")
 
-    expected: what it has to be, see RESULT. Raises ValueError if it is something else.
-    """
-    value = None if value != value else value  # NaN
-    alternatives = expected if isinstance(expected, tuple) else (expected,)
-    kinds = [kind for kind in alternatives if has_type(value, kind)]
-    if not kinds:
-        raise ValueError(f"{'.'.join(location)} is {short_repr(value)}")
-    kind = kinds[0]
-    if value is None:
-        return math.nan if expected is SCORE else None
+
+def read_scores(value: Any, name: str) -> Any:
+    """Return a score, or dicts and lists of scores, with NaN for null. Raises ValueError for other values."""
+    if isinstance(value, ResultDict):
+        return ResultDict(value.path, {key: read_scores(item, key) for key, item in value.items()})
     if isinstance(value, list):
-        entry = kind[0] if isinstance(kind, list) else ...
-        return [check_types(item, entry, path, (*location, str(i))) for i, item in enumerate(value)]
-    if isinstance(value, dict):
-        fields = kind if isinstance(kind, dict) else {}
-        other = fields.get("*", ...)
-        checked = {
-            key: check_types(item, fields.get(key, other), path, (*location, key))
-            for key, item in value.items()
-        }
-        return ResultDict(checked, path, location)
-    return value
-
-
-def has_type(value: object, kind: object) -> bool:
-    """Return whether a value is of a type, in a range, or a list or dict as `kind` is; ... allows all."""
-    if isinstance(kind, range):
-        return type(value) is int and value in kind
-    return kind is ... or type(value) is (kind if isinstance(kind, type) else type(kind))
+        return [read_scores(item, name) for item in value]
+    if value is not None and not fits_annotation(value, float):
+        raise ValueError(f"{name} is {short_repr(value)}")
+    return math.nan if value is None else value
 
 
 # ------------------------------------------------------------------------------------ what it says

@@ -7,8 +7,8 @@ from typing import Any
 from tmft.checkpoints.compact import NUMBER_RANGES
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.embedding.token_weights import check_token_weights
-from tmft.errors import MAX_COUNT, SEED_RANGE, InputError, check_range
-from tmft.io.arguments import check_fields, choice
+from tmft.errors import MAX_COUNT, SEED_RANGE, InputError
+from tmft.io.arguments import check_fields, choice, in_range
 from tmft.io.files import reading
 from tmft.loop import Recipe
 from tmft.losses.nested import ALL_LAYERS
@@ -59,11 +59,11 @@ class FineTuningRecipe(Recipe):
         CUDA graphs on a GPU: the results are the same, but small batches take longer.
     """
 
-    mini_batch_size: int | None = None
+    mini_batch_size: int | None = in_range(None, 1, MAX_COUNT)
     task_sampling: str = choice("joint", TASK_SAMPLING)
     stopping_strategy: str = choice("first_exhausted", STOPPING_STRATEGIES)
     gradient_surgery: str = choice("none", GRADIENT_SURGERY)
-    freeze_layers: int | None = None
+    freeze_layers: int | None = in_range(None, -1, MAX_COUNT)
     all_layers: str | None = choice(None, ALL_LAYERS)
     matryoshka_dims: tuple[int, ...] | None = None
     quantization: str | None = choice(None, NUMBER_RANGES)
@@ -78,10 +78,6 @@ class FineTuningRecipe(Recipe):
                 "all_layers",
                 "matryoshka_dims",
             )
-        if self.mini_batch_size is not None:
-            check_range("mini_batch_size", self.mini_batch_size, 1, MAX_COUNT)
-        if self.freeze_layers is not None:
-            check_range("freeze_layers", self.freeze_layers, -1, MAX_COUNT)
         dims = list(self.matryoshka_dims or ())
         if [0, *dims] != sorted({0, *dims}):
             raise InputError(
@@ -125,15 +121,15 @@ class FineTuningConfig:
 
     ckpt: str
     init: str = choice("pretrained", ["pretrained", "random"])
-    layer: int | None = None
-    seed: int = 0
+    layer: int | None = in_range(None, 0, MAX_COUNT)
+    seed: int = in_range(0, *SEED_RANGE)
     init_from: str | None = None
     keep_layers: tuple[int, ...] | None = None
     pooling: str | None = None
     token_weights: str | None = None
-    projection: int | None = None
-    max_length: int | None = None
-    loss_weights: tuple[float, ...] | None = None
+    projection: int | None = in_range(None, 1, MAX_COUNT)
+    max_length: int | None = in_range(None, 3, MAX_COUNT)
+    loss_weights: tuple[float, ...] | None = in_range(None, 0)
     train_fraction: float = 1.0
     dev_fraction: float | None = None
     task: Task
@@ -147,9 +143,6 @@ class FineTuningConfig:
         check_token_weights(self.token_weights, self.pooling)
         if self.keep_layers is not None:
             parse_keep_layers(",".join(map(str, self.keep_layers)))
-        for name, low in {"layer": 0, "projection": 1, "max_length": 3}.items():
-            if getattr(self, name) is not None:
-                check_range(name, getattr(self, name), low, MAX_COUNT)
         if self.init == "random" and self.init_from:
             raise InputError(
                 "init random and init_from exclude each other: use one of the two", "init", "init_from"
@@ -162,7 +155,6 @@ class FineTuningConfig:
                 "init_from",
                 "keep_layers",
             )
-        check_range("seed", self.seed, *SEED_RANGE)
         if not 0 < self.train_fraction <= 1:
             raise InputError(
                 f"train_fraction {self.train_fraction:g}: choose above 0, up to 1", "train_fraction"
@@ -171,8 +163,6 @@ class FineTuningConfig:
             raise InputError(
                 f"dev_fraction {self.dev_fraction:g}: choose above 0 and below 1", "dev_fraction"
             )
-        for weight in self.loss_weights or ():
-            check_range("loss_weights", weight, 0)
         if self.loss_weights and not any(self.loss_weights):
             raise InputError(
                 "loss_weights are all 0, so nothing would be trained: give one task a weight above 0",
@@ -181,7 +171,9 @@ class FineTuningConfig:
 
     def to_flat_dict(self) -> dict[str, Any]:
         """Return the fields of this config and of its recipe in one dict."""
-        return flatten_config(self)
+        fields = asdict(self)
+        recipe = fields.pop("recipe")
+        return fields | recipe
 
     @property
     def num_loaded_layers(self) -> int | None:
@@ -234,9 +226,9 @@ class PretrainingConfig:
     task: str
     ckpt: str | None = None
     from_scratch: str | None = None
-    seed: int = 0
+    seed: int = in_range(0, *SEED_RANGE)
     text: tuple[Path, ...] = ()
-    vocab_size: int | None = None
+    vocab_size: int | None = in_range(None, 1, MAX_VOCAB_SIZE)
     generator_size: float | None = None
     save_fp16: bool = False
     recipe: PretrainingRecipe
@@ -244,9 +236,6 @@ class PretrainingConfig:
     def __post_init__(self) -> None:
         """Raise InputError if values have a wrong type, do not go together or are out of range."""
         check_fields(self)
-        check_range("seed", self.seed, *SEED_RANGE)
-        if self.vocab_size is not None:
-            check_range("vocab_size", self.vocab_size, 1, MAX_VOCAB_SIZE)
         if not self.text:
             raise InputError(
                 f"task {self.task} needs files to train on: name them with `text` FILE...", "task", "text"
@@ -284,9 +273,14 @@ class PretrainingConfig:
 
         A text file becomes [path, size in bytes]; generator_size is the value that is used, None without rtd.
         """
-        text = [[str(path), file_size(path)] for path in self.text]
-        generator_size = (self.generator_size or GENERATOR_SIZE) if self.task == "rtd" else None
-        return flatten_config(self) | {"text": text, "generator_size": generator_size}
+        fields = asdict(self)
+        recipe, fields["text"] = fields.pop("recipe"), []
+        for path in self.text:
+            with reading(path, "check the name"):
+                fields["text"].append([str(path), path.stat().st_size])
+        if self.task == "rtd":
+            fields["generator_size"] = self.generator_size or GENERATOR_SIZE
+        return fields | recipe
 
     @property
     def name(self) -> str:
@@ -312,16 +306,3 @@ def parse_keep_layers(text: str) -> tuple[int, ...]:
             "keep_layers",
         )
     return tuple(layers)
-
-
-def flatten_config(config: FineTuningConfig | PretrainingConfig) -> dict[str, Any]:
-    """Return the fields of a config, followed by those of its recipe, in one dict."""
-    fields = asdict(config)
-    recipe = fields.pop("recipe")
-    return fields | recipe
-
-
-def file_size(path: Path) -> int:
-    """Return the size of a file in bytes. Raises InputError if it cannot be read."""
-    with reading(path, "check the name"):
-        return path.stat().st_size

@@ -12,9 +12,9 @@ from typing import Any
 
 from tmft.data import Examples
 from tmft.errors import InputError, describe_error, sanitize
-from tmft.io.atomic import FolderInUseError, check_output_folder, folder_lock, is_same_file
+from tmft.io.atomic import FolderInUseError, check_output_folder, folder_lock
 from tmft.io.distributed import Processes
-from tmft.io.files import is_file
+from tmft.io.files import is_file, is_plain_name
 from tmft.runs.result_json import RESULT_FILE, read_result, to_json_types
 from tmft.training.checkpointing import STATE_FILE, TrainingCheckpoint
 
@@ -41,9 +41,7 @@ def make_folder(folder: Path) -> None:
 
 def check_run_name(name: str | None) -> None:
     """Raise InputError if the name of a run cannot be the name of a single folder."""
-    if name is not None and (
-        not name.strip() or name.startswith(".") or not name.isprintable() or not set(name).isdisjoint("/\\")
-    ):
+    if name is not None and (name.startswith(".") or not is_plain_name(name)):
         raise InputError(f"run_name {name!r}: use letters and digits, not a path", "run_name")
 
 
@@ -52,7 +50,7 @@ def reserve_folder(
 ) -> None:
     """Check that a run may write to a folder, and add it to `reserved`, {lower-case folder: checkpoint}.
 
-    Many file systems ignore the case of names, so that runs whose names differ only in it would meet.
+    Many file systems ignore the case of names.
     """
     key = Path(str(folder).casefold())
     if key in reserved:
@@ -60,13 +58,8 @@ def reserve_folder(
             f"{reserved[key]} and {ckpt} would both write {folder}: run each of them alone, with run_name",
             "run_name",
         )
-    for source in (ckpt, settings.get("init_from")):
-        if source is not None and is_same_file(folder, Path(source)):
-            raise InputError(
-                f"{folder} is the folder of {source}, which is read: choose another run_name", "run_name"
-            )
-    if not load_finished_result(folder, settings):
-        check_output_folder(folder)
+    check_output_folder(folder, inputs=[ckpt, settings.get("init_from")])
+    load_finished_result(folder, settings)
     reserved[key] = ckpt
 
 
@@ -78,7 +71,6 @@ def lock_run_folder(
 
     The checkpoint holds the state of an interrupted run, if there is one, and is removed after the block
     unless an error is raised there. Folders that were created for nothing are removed, too.
-    digests: of the files that the run reads; None compares none.
     """
     is_main = processes.rank == 0
     created = [path for path in (folder, *folder.parents) if is_main and not os.path.exists(path)]
@@ -122,7 +114,7 @@ def check_same_run(
 ) -> None:
     """Raise InputError if the run in a folder, "a finished" or "an unfinished" one, is another one.
 
-    before: its "settings" and "digests". settings, digests: those of the run that is to be done.
+    before: its "settings" and "digests".
     """
     old_settings = before.get("settings", {})
     if key := first_difference(old_settings, settings):

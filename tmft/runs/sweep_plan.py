@@ -43,10 +43,9 @@ def expand_grid(
 ) -> list[Run]:
     """Return one run for each combination of checkpoint, layer and seed; download the checkpoints.
 
-    ckpts: hub ids or folders. layers: text such as "9", "0-12" or "all", see `parse_layers`. seeds: one run
-    for each. base_config: the settings that all runs share; its ckpt, layer and seed are replaced. data: name
-    of the data. output_dir: the folder that contains the run folders. run_name: name of the sweep; None:
-    checkpoint and data. suffix: of trials, text that is appended to the names of the sweep and of the data.
+    layers: see `parse_layers`. base_config: the settings that all runs share; its ckpt, layer and seed are
+    replaced. data: name of the data. run_name: name of the sweep; None: checkpoint and data. suffix: of
+    trials, text that is appended to the names of the sweep and of the data.
     Raises InputError, before any run begins, if one of them is not possible.
     """
     if run_name and len(ckpts) > 1:
