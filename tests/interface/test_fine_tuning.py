@@ -210,13 +210,11 @@ TWO_CLASSES = [(a, b, "same" if score > 2 else "other") for a, b, score in ROWS]
             {"train": [("a", "b", 7.0)]},
             "score 7 is outside 0 to 5 .example 1 of train.: correct it, or set score_range",
         ),
-        ({"dev": [*ROWS, ("a", "b", float("nan"))]}, "example 4 of dev, .*nan.*: it has no score or label"),
         ({"train": [("a", "b", 0.2), ("c", "d", 1)]}, "all scores are from 0 to 1, .*: give score_range="),
         (
             {"train": [("a", "b", "x")]},
             "score 'x' is not a number .example 1 of train.: give a number, or an objective",
         ),
-        ({"train": [("a", "b", None)]}, "example 1 of train, .*: it has no score or label"),
         ({"train": ["a b"]}, "example 1 of train, 'a b': give a tuple"),
         ({"train": [("a", 2, 3.0)]}, "give one to three texts, none of them empty, and the label last$"),
         (
@@ -230,13 +228,10 @@ TWO_CLASSES = [(a, b, "same" if score > 2 else "other") for a, b, score in ROWS]
         ),
         ({"train": [("\ud800", "b", 3.0)]}, "example 1 of train, .*: give one to three texts"),
         ({"train": [("a", "x")] * 4, "objective": "single_text_head"}, "have the class x: give at least two"),
-        ({"lr": "3e-4"}, "lr '3e-4': give a number"),
-        ({"seeds": 0}, "number of seeds 0: choose 1 to 10000"),
         ({"train": [*ROWS, ("a", 3.0)]}, "it has 1 texts, the first example 2"),
         ({"train": []}, "there are no examples"),
         ({"train": ROWS, "dev": None}, "train has 3 examples, too few"),
         ({"epoch": 3}, "fine_tune has no setting 'epoch': .*did you mean epochs"),
-        ({"objective": "cosine"}, "objective 'cosine': choose one of"),
         ({"objective": "multiple_negatives_ranking", "dev": None}, "give pairs with scores"),
         ({"layer": 9}, "4 layers"),
         *(
@@ -272,10 +267,6 @@ TWO_CLASSES = [(a, b, "same" if score > 2 else "other") for a, b, score in ROWS]
         (
             {"train": RARE, "dev": None, "test": None, "objective": "softmax"},
             "class rare: dev has examples of it and train has none",
-        ),
-        (
-            {"train": ROWS[:1] * 20 + [("a", "b", 1.0)] * 20, "dev": None, "score_range": (0, 4)},
-            "score 4.5 is outside 0 to 4 .example 1 of train.",
         ),
     ],
 )

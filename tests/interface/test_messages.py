@@ -5,11 +5,9 @@ import pytest
 import torch
 from conftest import SENTENCES, tiny_model
 from torch import nn
-from torch.nn.utils import parametrizations
 
 from tmft import InputError, SentenceEncoder, distill
 from tmft.checkpoints.model_folder import parse_modules
-from tmft.embedding.modules import Dense
 
 
 def replace_layer(model):
@@ -17,37 +15,16 @@ def replace_layer(model):
     layer.up = nn.Sequential(layer.up)
 
 
-def add_adapter(model):
-    model.encoder.layers[0].attention.query.adapter = nn.Parameter(torch.zeros(2))
-
-
-def make_narrow(model):
-    layer, width = model.encoder.layers[0].feed_forward, model.dimensions
-    layer.up, layer.down = nn.Linear(width, 7), nn.Linear(7, width)
-
-
-def parametrize_dense(model):
-    model.head_modules = nn.Sequential(Dense(model.dimensions, 8))
-    parametrizations.weight_norm(model.head_modules[0])
-
-
 CHANGES = {  # of a model that is then saved -> words of the message
     "replaced": (replace_layer, "the encoder has layers.0.feed_forward.up.0.weight of shape .*: undo"),
-    "parametrized": (
-        lambda model: parametrizations.weight_norm(model.encoder.layers[0].feed_forward.up),
-        "the encoder has layers.0.feed_forward.up.parametrizations.weight.original0 of shape .*: undo",
-    ),
-    "adapter": (add_adapter, "the encoder has layers.0.attention.query.adapter of shape"),
     "without bias": (
         lambda model: setattr(model.encoder.layers[0].attention.query, "bias", None),
         "the encoder lacks layers.0.attention.query.bias, unlike its configuration .electra.: undo",
     ),
-    "narrow": (make_narrow, r"the encoder has layers.0.feed_forward.up.weight of shape \(7, "),
     "linear": (
         lambda model: setattr(model, "head_modules", nn.Sequential(nn.Linear(24, 8))),
         "a Linear after the pooling cannot be saved: use one of Dense, LayerNorm, Normalize",
     ),
-    "parametrized Dense": (parametrize_dense, "a ParametrizedDense after the pooling cannot be saved: use"),
     "meta": (lambda model: model.to("meta"), "the model is on the device meta, .*: load it on the cpu"),
 }
 

@@ -106,21 +106,6 @@ def test_of_layers_that_cannot_be_told_apart_the_smallest_is_taken(
     assert words in capsys.readouterr().out
 
 
-def test_results_that_do_not_belong_to_one_search_are_one_clear_line(tmp_path, tiny_folder):
-    def make_runs(ckpts, layers, seeds, base_config, suffix=""):
-        return expand_grid(ckpts, layers, seeds, base_config, "pairs", tmp_path / "runs", None, suffix)
-
-    rounds = search_rounds([str(tiny_folder)], "auto", [0], make_config(ckpt=tiny_folder), make_runs, ALONE)
-    for run in next(rounds):
-        scores = {"spearman": 0.5}
-        result = {"sweep": f"x{run.config.layer}", "data": "pairs", "provenance": [], "num_hidden_layers": 4}
-        result |= {"settings": run.config.to_flat_dict(), "dev": scores, "test": scores}
-        result |= {"parameters": {"stored": 1}}
-        write_result(run.folder, result)
-    with pytest.raises(InputError, match="do not belong to one search .result.json.: remove them"):
-        next(rounds)
-
-
 def test_a_train_fraction_is_drawn_by_the_seed_from_train_alone():
     train_set = Examples(([f"a{n}" for n in range(40)], [f"b{n}" for n in range(40)]), list(range(40)))
     vectors = Examples(([f"a{n}" for n in range(40)],), torch.arange(80).view(40, 2))

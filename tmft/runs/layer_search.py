@@ -15,7 +15,7 @@ from dataclasses import replace
 from tmft.errors import InputError
 from tmft.io.distributed import Processes
 from tmft.io.formatting import format_duration, percent
-from tmft.runs.result_json import read_result
+from tmft.runs.result_json import RESULT_FILE, read_result
 from tmft.runs.run_config import FineTuningConfig, Run
 from tmft.runs.sweeps import Sweep, group_into_sweeps
 
@@ -37,10 +37,7 @@ def search_rounds(
     With layers="auto" there are three lists for each checkpoint: the two rounds of the search, which use only
     the first seed, and the full runs at the layer that was found, with all seeds. With any other value of
     `layers` (see `parse_layers`) there is one list, which has all runs.
-
-    ckpts: hub ids or folders. base_config: the settings of the full runs; ckpt, layer and seed are replaced.
-    make_runs: `expand_grid` with its arguments data, output_dir and run_name already set. processes: rank 0
-    prints the layer found.
+    make_runs: `expand_grid` with its arguments data, output_dir and run_name already set.
     """
     if layers != "auto":
         yield make_runs(ckpts, layers, seeds, base_config)
@@ -68,10 +65,9 @@ def search_rounds(
 
 
 def tied_layers(sweep: Sweep) -> list[int]:
-    """Return the layers that cannot be told apart from the best one on dev, in increasing order.
+    """Return the layers whose score on dev is lower than the best one by at most TIE, in increasing order.
 
-    They are the best layer itself and those whose score is lower by at most TIE. The search takes the first
-    one: a smaller model is as good, as far as this search can tell.
+    The search takes the first one: a smaller model is as good, as far as this search can tell.
     """
     best_score = sweep.mean(sweep.best_layer, "dev")
     tied = {layer for layer in sweep.layers if best_score - sweep.mean(layer, "dev") <= TIE}
@@ -79,7 +75,7 @@ def tied_layers(sweep: Sweep) -> list[int]:
 
 
 def describe_choice(sweep: Sweep, tied: list[int]) -> str:
-    """Return a sentence about the layer that was chosen. tied: the result of tied_layers."""
+    """Return a sentence about the layer that was chosen. tied: see `tied_layers`."""
     layers = ", ".join(map(str, sweep.layers))
     scores = {layer: percent(sweep.mean(layer, "dev")) for layer in tied}
     if len(tied) == 1:
@@ -106,10 +102,5 @@ def scale_budget(config: FineTuningConfig, fraction: float) -> FineTuningConfig:
 
 def sweep_from_runs(runs: list[Run]) -> Sweep:
     """Read the results of the runs of one round, and return them as a Sweep."""
-    sweeps = group_into_sweeps([(run.folder / "result.json", read_result(run.folder)) for run in runs])
-    if len(sweeps) != 1 or sweeps[0].layers.keys() != {run.config.layer for run in runs}:
-        raise InputError(
-            f"{runs[0].folder} and the folders of the next layers do not belong to one search (result.json): "
-            "remove them"
-        )
-    return sweeps[0]
+    [sweep] = group_into_sweeps([(run.folder / RESULT_FILE, read_result(run.folder)) for run in runs])
+    return sweep

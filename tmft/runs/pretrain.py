@@ -38,13 +38,7 @@ from tmft.pretraining.token_heads import (
 )
 from tmft.runs.result_json import read_provenance, to_json_types
 from tmft.runs.run_config import GENERATOR_SIZE, PretrainingConfig
-from tmft.runs.run_folder import (
-    check_run_name,
-    check_same_on_all_processes,
-    load_finished_result,
-    lock_run_folder,
-    reserve_folder,
-)
+from tmft.runs.run_folder import check_run_name, is_finished, lock_run_folder, reserve_folder
 from tmft.runs.run_result import describe_environment, write_result
 from tmft.tokenizer import check_vocab_size
 
@@ -90,8 +84,7 @@ def do_pretraining_run(
 ) -> None:
     """Do one pre-training run and write its folder, unless it is finished already."""
     recipe, settings, device = config.recipe, config.to_flat_dict(), processes.device
-    is_main = processes.rank == 0  # on other machines the folder may be another one, without the result
-    print_main = print if is_main else (lambda *_, **__: None)
+    print_main = print if processes.rank == 0 else (lambda *_, **__: None)
     config_file = None  # of an architecture that is a single file
     with processes.main_process_first():  # the first process downloads what is absent
         if config.from_scratch and is_file(path := Path(config.from_scratch)):
@@ -103,12 +96,8 @@ def do_pretraining_run(
         "checkpoint": {file.name: file_digest(file) for file in [config_file] if file}
         | source.digests(weights=config.ckpt is not None),
     }
-    is_finished = is_main and load_finished_result(folder, settings, digests) is not None
-    if processes.broadcast_object(is_finished):
-        print_main(f"{folder}: already finished, kept")
+    if is_finished(folder, settings, digests, processes):
         return
-    check_same_on_all_processes(digests, processes)
-
     with lock_run_folder(folder, settings, processes, digests) as checkpoint:
         torch.manual_seed(config.seed)  # for random weights
         if config.from_scratch:
@@ -147,7 +136,7 @@ def do_pretraining_run(
             "seconds": log[-1].seconds,
             "environment": describe_environment(device),
         }
-        if is_main:
+        if processes.rank == 0:
             write_run(folder, model, tokenizer, result)
     processes.barrier()
     print_main(

@@ -63,6 +63,19 @@ def reserve_folder(
     reserved[key] = ckpt
 
 
+def is_finished(folder: Path, settings: dict[str, Any], digests: Digests, processes: Processes) -> bool:
+    """Return whether a run is finished, after comparing settings and files, on all processes.
+
+    The folder of rank 0 counts: on another machine it may be another one, without the result.
+    """
+    finished = processes.rank == 0 and load_finished_result(folder, settings, digests) is not None
+    if finished:
+        print(f"{folder}: already finished, kept")
+    if not (finished := processes.broadcast_object(finished)):
+        check_same_on_all_processes(digests, processes)
+    return finished
+
+
 @contextmanager
 def lock_run_folder(
     folder: Path, settings: dict[str, Any], processes: Processes, digests: Digests | None = None

@@ -12,7 +12,6 @@ from typing import Any
 
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.st_folder import check_static_settings
-from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.encoder import EncoderConfig
 from tmft.errors import InputError, describe_error
 from tmft.io.atomic import FolderInUseError, folder_lock
@@ -20,12 +19,7 @@ from tmft.io.distributed import Processes, single_process
 from tmft.losses.objectives import OBJECTIVES
 from tmft.runs.result_json import read_provenance
 from tmft.runs.run_config import FineTuningConfig, Run
-from tmft.runs.run_folder import (
-    check_run_name,
-    check_same_on_all_processes,
-    load_finished_result,
-    reserve_folder,
-)
+from tmft.runs.run_folder import check_run_name, check_same_on_all_processes, reserve_folder
 from tmft.runs.sweeps import sweep_summaries
 
 WAITING_INTERVAL = 2.0  # seconds from one look at the runs of another process to the next
@@ -108,7 +102,7 @@ def check_config(config: FineTuningConfig, layers: str | None) -> None:
         raise InputError("this task cannot be trained, it has no objective: score it with evaluate.py")
     batch_size = config.recipe.batch_size
     for subtask in task.tasks_by_name.values():
-        min_batch_size = getattr(OBJECTIVES[subtask.objective], "min_batch_size", 1)
+        min_batch_size = OBJECTIVES[subtask.objective].min_batch_size
         if batch_size < min_batch_size:
             raise InputError(
                 f"batch_size {batch_size}: {subtask.objective} compares the examples of a batch, choose "
@@ -148,8 +142,7 @@ def run_all(runs: list[Run], processes: Processes, run_once: Callable[[Run, Proc
     """
     is_distributed = processes.world_size > 1
     objectives = {task.objective for run in runs for task in run.config.task.tasks_by_name.values()}
-    needs_whole_batch = any(getattr(OBJECTIVES[name], "needs_whole_batch", False) for name in objectives)
-    share_each_run = is_distributed and needs_whole_batch
+    share_each_run = is_distributed and any(OBJECTIVES[name].needs_whole_batch for name in objectives)
     if is_distributed and not share_each_run:
         processes.check_shared_folder(runs[0].folder.parent)  # the main process reads the results of all
         check_same_on_all_processes(
@@ -161,10 +154,13 @@ def run_all(runs: list[Run], processes: Processes, run_once: Callable[[Run, Proc
         in_use = []  # by the same command, which was started twice: these runs are looked at again
         for run in todo:
             try:
-                if share_each_run:
-                    run_together(run, processes, run_once)
-                else:
+                if not share_each_run:
                     run_once(run, single_process(processes.device))
+                elif processes.rank == 0:
+                    run_once(run, processes)
+                else:  # only rank 0 prints and writes
+                    with TemporaryDirectory() as folder, redirect_stdout(None):
+                        run_once(replace(run, folder=Path(folder)), processes)
             except Exception as error:
                 if len(runs) == 1 or share_each_run:  # the other processes wait for this one
                     raise
@@ -185,29 +181,11 @@ def run_all(runs: list[Run], processes: Processes, run_once: Callable[[Run, Proc
     if processes.rank == 0:
         splits = ["dev"] if runs[0].is_trial else ["dev", "test"]
         print(*sweep_summaries([run.folder for run in runs], splits), sep="\n")
-        unfinished = [
-            run
-            for run in runs
-            if run.folder in failed or not load_finished_result(run.folder, run.config.to_flat_dict())
-        ]
-        if unfinished:
-            names = ", ".join(run.folder.name for run in unfinished)
+        if failed:
             raise InputError(
-                f"{len(unfinished)} of {len(runs)} runs failed ({names}): the reasons are above; the same "
-                "command runs them again and keeps the others"
+                f"{len(failed)} of {len(runs)} runs failed ({', '.join(folder.name for folder in failed)}): "
+                "the reasons are above; the same command runs them again and keeps the others"
             )
-
-
-def run_together(run: Run, processes: Processes, run_once: Callable[[Run, Processes], None]) -> None:
-    """Do a run that all processes share; only rank 0 prints and writes."""
-    is_main = processes.rank == 0  # another machine may have a folder without the result
-    finished = load_finished_result(run.folder, run.config.to_flat_dict()) if is_main else None
-    is_finished = processes.broadcast_object(finished is not None)
-    if is_main:
-        run_once(run, processes)
-    elif not is_finished:
-        with TemporaryDirectory() as folder, redirect_stdout(None):
-            run_once(replace(run, folder=Path(folder)), processes)
 
 
 def is_in_use(folder: Path) -> bool:
@@ -259,9 +237,9 @@ def num_kept_layers(keep_layers: tuple[int, ...], config: EncoderConfig) -> int:
 
 
 def check_same_model(folder: ModelFolder, original: ModelFolder, layer: int) -> None:
-    """Check by config.json and vocabulary that `folder` holds the first layers of the original checkpoint."""
+    """Check by config.json that `folder` holds the first layers of the original checkpoint."""
     config, original_config = (asdict(one.config()) for one in (folder, original))
-    name, same = folder.name, "name a run of the same checkpoint"
+    name = folder.name
     if config["num_hidden_layers"] != layer:
         raise InputError(
             f"{name} has {config['num_hidden_layers']} layers, `layer` is {layer}: name a run at this layer",
@@ -270,8 +248,6 @@ def check_same_model(folder: ModelFolder, original: ModelFolder, layer: int) -> 
     for key in original_config.keys() - {"num_hidden_layers"}:
         if config.get(key) != original_config[key]:
             raise InputError(
-                f"{name} has {key} {config.get(key)}, {original.name} has {original_config[key]}: {same}"
+                f"{name} has {key} {config.get(key)}, {original.name} has {original_config[key]}: name a run "
+                "of the same checkpoint"
             )
-    vocabularies = [load_tokenizer(one).backend.get_vocab() for one in (folder, original)]
-    if vocabularies[0] != vocabularies[1]:
-        raise InputError(f"{name} and {original.name} have different vocabularies: {same}")

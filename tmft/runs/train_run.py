@@ -29,12 +29,7 @@ from tmft.runs.predictions import save_predictions
 from tmft.runs.predictor import save_heads
 from tmft.runs.result_json import format_provenance
 from tmft.runs.run_config import FineTuningRecipe, Run
-from tmft.runs.run_folder import (
-    check_same_on_all_processes,
-    data_digests,
-    load_finished_result,
-    lock_run_folder,
-)
+from tmft.runs.run_folder import data_digests, is_finished, lock_run_folder
 from tmft.runs.run_result import fine_tuning_result, write_result
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.speed.cuda_graphs import GraphedEmbedder
@@ -60,19 +55,13 @@ def train_run(
     """Do one run and write its folder: the model, a model card and, last, result.json.
 
     A run that is finished already is skipped; an interrupted one is resumed.
-    run: the configuration of the run, its folder and the folder of the checkpoint to start from.
-    data: name of a task ("" if there is only one) -> split -> examples.
-    processes: the processes that share each batch.
-    arguments: the options of the command line, which are recorded in result.json.
-    callbacks: those of the user, besides those that the recipe asks for.
+    data: name of a task ("" if there is only one) -> split -> examples. processes: those that share each
+    batch. arguments: the options of the command line. callbacks: those of the user.
     """
     config, folder, recipe = run.config, run.folder, run.config.recipe
     digests = {"data": data_digests(data), "checkpoint": run.checkpoint_digests}
-    if load_finished_result(folder, config.to_flat_dict(), digests):
-        print(f"{folder}: already finished, kept")
+    if is_finished(folder, config.to_flat_dict(), digests, processes):
         return
-    check_same_on_all_processes(digests, processes)
-
     # The checkpoint has the state of an interrupted run, if there was one.
     with lock_run_folder(folder, config.to_flat_dict(), processes, digests) as checkpoint:
         torch.manual_seed(config.seed)  # random weights, if asked for, and dropout
@@ -140,10 +129,7 @@ def assemble_training(
 
     If all options have their defaults, these are the only task, a PackedEmbedder and no callback.
     tasks: name -> TrainingTask; if sub-embeddings are trained, the loss of each is wrapped in place.
-    seed: for the sub-embeddings that are sampled.
-    processes: the processes that share each batch; None: a single one.
-    checkpoint: where the state of the run is saved; None does not save it.
-    Raises InputError for options that exclude each other.
+    seed: for the sub-embeddings that are sampled. processes: those that share each batch.
     """
     gradient_surgery = GRADIENT_SURGERY[recipe.gradient_surgery]
     is_split = bool(recipe.mini_batch_size) or (processes is not None and processes.world_size > 1)
@@ -203,10 +189,7 @@ def assemble_training(
 
 
 def run_header(run: Run, model: SentenceEncoder, num_examples: dict[str, int]) -> str:
-    """Return the lines that are printed when a run begins: folder, data, device and origin of the weights.
-
-    num_examples: {task: number of training examples}; the name of a single task is "".
-    """
+    """Return the lines that are printed when a run begins: folder, data, device and origin of the weights."""
     where = f"{choose_precision(run.config.recipe.precision, model.device)} on {model.device}"
     if model.device.type == "cpu":
         threads = torch.get_num_threads()
