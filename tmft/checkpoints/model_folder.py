@@ -178,10 +178,6 @@ class ModelFolder:
             check_symlink(self.path / module.subfolder, self.path)
         return modules
 
-    def subfolder_of(self, kind: str) -> str | None:
-        """Return the subfolder of the first module of a class; None if there is no such module."""
-        return next((module.subfolder for module in self.modules if module.kind == kind), None)
-
     @property
     def is_static(self) -> bool:
         """Whether this is a static model: its first module is a StaticEmbedding."""

@@ -31,7 +31,7 @@ from tmft.embedding.modules import MODULE_CLASSES
 from tmft.embedding.prompts import NO_PROMPTS
 from tmft.embedding.similarity import SIMILARITIES
 from tmft.errors import InputError, check_choice, describe_error, did_you_mean, short_repr
-from tmft.io.files import get_typed, reading
+from tmft.io.files import get_typed
 from tmft.pooling import POOLINGS
 
 if TYPE_CHECKING:
@@ -42,10 +42,11 @@ TMFT_FORMAT = 1  # of tmft.json; another number means that its keys have another
 POOLING_KEYS = ("cls", "mean", "max", "mean_sqrt_len_tokens")
 # The order in which sentence-transformers concatenates poolings.
 CONCAT_ORDER = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+KnownKeys = dict[str, tuple[object, ...] | None]
 # For each file the keys that it may have. The values are those under which the result is the same as without
 # the key; None: the key is read. Everything else is refused (check_known_keys), since sentence-transformers
 # would compute other embeddings than tmft.
-TRANSFORMER_KEYS: dict[str, tuple[object, ...] | None] = {
+TRANSFORMER_KEYS: KnownKeys = {
     "max_seq_length": None,
     "do_lower_case": None,
     "transformer_task": ("feature-extraction",),
@@ -56,7 +57,7 @@ TRANSFORMER_KEYS: dict[str, tuple[object, ...] | None] = {
     **dict.fromkeys(("model_args", "model_kwargs", "config_args", "config_kwargs"), None),
     **dict.fromkeys(("tokenizer_args", "processor_kwargs"), None),
 }
-ARGUMENT_KEYS: dict[str, tuple[object, ...] | None] = {
+ARGUMENT_KEYS: KnownKeys = {
     "attn_implementation": ("eager", "sdpa", "flash_attention_2"),
     "add_pooling_layer": (True, False),
     "trust_remote_code": (True, False),  # sentence-transformers removes it as well
@@ -69,11 +70,11 @@ ARGUMENT_KEYS: dict[str, tuple[object, ...] | None] = {
     "use_memory_efficient_attention": (True, False),
     "unpad_inputs": (True, False),
 }
-POOLING_CONFIG_KEYS: dict[str, tuple[object, ...] | None] = {
+POOLING_CONFIG_KEYS: KnownKeys = {
     **dict.fromkeys(("word_embedding_dimension", "embedding_dimension", "pooling_mode", "include_prompt")),
     **dict.fromkeys(key for entry in POOLINGS.values() if (key := entry.sentence_transformers_key)),
 }
-HEAD_CONFIG_KEYS: dict[str, dict[str, tuple[object, ...] | None]] = {
+HEAD_CONFIG_KEYS: dict[str, KnownKeys] = {
     "Dense": {
         **dict.fromkeys(("in_features", "out_features", "bias", "activation_function")),
         "module_input_name": ("sentence_embedding",),
@@ -86,7 +87,7 @@ HEAD_CONFIG_KEYS: dict[str, dict[str, tuple[object, ...] | None]] = {
         "module_output_name": ("sentence_embedding",),
     },
 }
-TMFT_KEYS: dict[str, tuple[object, ...] | None] = dict.fromkeys(
+TMFT_KEYS: KnownKeys = dict.fromkeys(
     ("format", "pooling", "layer_mix", "token_weights", "prompts", "default_prompt_name")
 )
 TEXT_MODALITY = {"method": "forward", "method_output_name": "last_hidden_state"}
@@ -139,16 +140,17 @@ def read_settings(folder: ModelFolder, pooling: str | None = None) -> ModelSetti
     of the modules are not read. If there is none anywhere, it is the usual one of the architecture.
     Raises InputError if a file is damaged or missing, or if tmft cannot run one of the modules.
     """
-    st_config = folder.parse_json("config_sentence_transformers.json", parse_st_config)
-    tmft_json = folder.parse_json("tmft.json", parse_tmft_json)
-    transformer = folder.parse_json(folder.transformer_config_file, parse_transformer_config)
-    pooling_config: dict[str, Any] = {}
-    pooling_folder = folder.subfolder_of("Pooling") if folder.modules else "1_Pooling"
-    if pooling_folder is not None and pooling is None:
+    subfolders = {module.kind: module.subfolder for module in reversed(folder.modules)}
+    readers = {"config_sentence_transformers.json": parse_st_config}  # what a later file states replaces
+    if pooling is None and (pooling_folder := subfolders.get("Pooling", "" if subfolders else "1_Pooling")):
         check_is_complete(folder, pooling_folder)
-        pooling_config = folder.parse_json(f"{pooling_folder}/config.json", parse_pooling_config)
-    prompts = NO_PROMPTS | st_config["prompts"] | tmft_json.get("prompts", {})
-    settings = ModelSettings(**st_config | pooling_config | tmft_json | transformer | {"prompts": prompts})
+        readers[f"{pooling_folder}/config.json"] = parse_pooling_config
+    readers |= {folder.transformer_config_file: parse_transformer_config, "tmft.json": parse_tmft_json}
+    settings, prompts = ModelSettings(), NO_PROMPTS
+    for file_name, parse in readers.items():
+        stated = folder.parse_json(file_name, parse)
+        prompts = prompts | stated.get("prompts", {})
+        settings = replace(settings, **stated | {"prompts": prompts})
     if (name := settings.default_prompt_name) not in (None, *prompts):
         known = f"{', '.join(prompts)}{did_you_mean(str(name), prompts)}"
         problem = f"no prompt of the default_prompt_name {short_repr(name)}"
@@ -176,7 +178,7 @@ def read_settings(folder: ModelFolder, pooling: str | None = None) -> ModelSetti
             settings.similarity_fn_name,
         )
         settings.similarity_fn_name = "cosine"
-    if (word_weights := folder.subfolder_of(WORD_WEIGHTS)) is not None:
+    if (word_weights := subfolders.get(WORD_WEIGHTS)) is not None:
         if settings.pooling != "mean" and folder.find("tmft.json") is None:
             problem = f"{folder.path} weights tokens ({WORD_WEIGHTS}) before the pooling {settings.pooling!r}"
             raise InputError(f"{problem}, which tmft cannot run: {REPLACE_MODULES}", "pooling")
@@ -258,16 +260,9 @@ def read_module(folder: ModelFolder, entry: ModuleEntry) -> nn.Module:
 
     Raises InputError if tmft cannot run it, or if a file is damaged.
     """
-    config_file = f"{entry.subfolder}/config.json"
-    config = folder.read_json(config_file)
     try:
-        with reading(folder.path / config_file):
-            check_known_keys(config, HEAD_CONFIG_KEYS[entry.kind])
-            activation = config.get("activation_function")
-            if activation is not None and not str(activation).startswith("torch.nn."):
-                raise ValueError(
-                    f"activation_function is {short_repr(activation)}, which is no class of torch.nn"
-                )
+        parse = partial(parse_module_config, known=HEAD_CONFIG_KEYS[entry.kind])
+        config = folder.parse_json(f"{entry.subfolder}/config.json", parse)
     except InputError as error:
         raise InputError(f"{error}, or {REPLACE_MODULES}", "pooling") from None
     weights: dict[str, Tensor] = {}
@@ -363,6 +358,15 @@ def parse_pooling_config(content: dict[str, Any]) -> dict[str, Any]:
         "pooling": "+".join(names) or None,
         "include_prompt": get_typed(content, "include_prompt", bool) is not False,
     }
+
+
+def parse_module_config(content: dict[str, Any], known: KnownKeys) -> dict[str, Any]:
+    """Return the config.json of a module after the pooling. known: the keys that it may have."""
+    check_known_keys(content, known)
+    activation = content.get("activation_function")
+    if activation is not None and not str(activation).startswith("torch.nn."):
+        raise ValueError(f"activation_function is {short_repr(activation)}, which is no class of torch.nn")
+    return content
 
 
 # ------------------------------------------------------------------------------- writing

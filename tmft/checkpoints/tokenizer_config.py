@@ -13,7 +13,7 @@ from tokenizers import AddedToken
 
 from tmft.checkpoints.model_folder import TOKENIZER_CONFIG_FILES, ModelFolder
 from tmft.errors import short_repr
-from tmft.io.files import get_typed, reading
+from tmft.io.files import get_typed
 
 TOKEN_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -26,7 +26,7 @@ class TokenizerConfig:
     content: dict[str, Any]  # tokenizer_config.json, {} if there is none
     class_name: str  # the class of transformers that opens the tokenizer, without "Fast"; '' if unknown
     model_type: str  # the model_type in config.json
-    is_complete: bool  # whether added_tokens also has those that tokenizer.json states
+    is_complete: bool = False  # whether added_tokens also has those that tokenizer.json states
     # The special tokens that the files state, by name: {"pad_token": "[PAD]"}. Those for which the files
     # state options (such as lstrip: spaces before the token belong to it) are an AddedToken.
     tokens: dict[str, str | AddedToken] = field(default_factory=dict)
@@ -52,6 +52,22 @@ class TokenizerConfig:
         limits = [int(limit) for limit in limits if isinstance(limit, (int, float)) and 0 < limit < 1e9]
         return next(iter(limits), None)
 
+    def add_settings(self, content: dict[str, Any]) -> None:
+        """Add what a tokenizer_config.json states, and refuse what tmft does not do."""
+        get_typed(content, "strip_accents", bool)
+        if get_typed(content, "split_special_tokens", bool):
+            raise ValueError(
+                "split_special_tokens is true, but special tokens in a text are always found here"
+            )
+        if (side := get_typed(content, "truncation_side", str)) not in (None, "left", "right"):
+            raise ValueError(f"truncation_side is {short_repr(side)}, not left or right")
+        self.add_special_tokens(content)
+        if isinstance(decoder := content.get("added_tokens_decoder"), dict):
+            by_id = {int(id): parse_token(dict(value), special=False) for id, value in decoder.items()}
+            added_tokens = [token for _, token in sorted(by_id.items())]
+            self.added_tokens = [token for token in added_tokens if isinstance(token, AddedToken)]
+            self.is_complete = True
+
     def add_special_tokens(self, content: dict[str, Any]) -> None:
         """Add the special tokens that a tokenizer_config.json or a special_tokens_map.json states.
 
@@ -69,6 +85,17 @@ class TokenizerConfig:
         values += [content[name] for name in names if isinstance(content[name], (str, dict))]
         self.extra_tokens += [token for value in values if (token := parse_token(value)) is not None]
 
+    def add_tokens_by_id(self, ids: dict[str, int]) -> None:
+        """Add the tokens that an added_tokens.json states with their ids."""
+        special = self.special_tokens.values()
+        for token, id in ids.items():
+            if type(id) is not int or parse_token(token) is None:
+                raise ValueError(f"{short_repr({token: id})} is no token with its id")
+        self.added_tokens = [
+            AddedToken(token, special=token in special, normalized=token not in special)
+            for token in sorted(ids, key=lambda token: ids[token])
+        ]
+
 
 def read_tokenizer_config(folder: ModelFolder) -> TokenizerConfig:
     """Return what the settings of the tokenizer in a model folder say."""
@@ -76,34 +103,16 @@ def read_tokenizer_config(folder: ModelFolder) -> TokenizerConfig:
     content, model_config = folder.read_json(config_file), folder.read_json(folder.in_encoder("config.json"))
     class_name = content.get("tokenizer_class") or model_config.get("tokenizer_class")
     class_name = class_name.removesuffix("Fast") if isinstance(class_name, str) else ""
-    decoder = content.get("added_tokens_decoder")
-    model_type, is_complete = str(model_config.get("model_type")), isinstance(decoder, dict)
-    config = TokenizerConfig(content, class_name, model_type, is_complete)
-    with reading(folder.path / config_file):
-        get_typed(content, "strip_accents", bool)
-        if get_typed(content, "split_special_tokens", bool):
-            raise ValueError(
-                "split_special_tokens is true, but special tokens in a text are always found here"
-            )
-        if (side := get_typed(content, "truncation_side", str)) not in (None, "left", "right"):
-            raise ValueError(f"truncation_side is {short_repr(side)}, not left or right")
-        config.add_special_tokens(content)
-        if isinstance(decoder, dict):
-            by_id = {int(id): parse_token(dict(value), special=False) for id, value in decoder.items()}
-            added_tokens = [token for _, token in sorted(by_id.items())]
-            config.added_tokens = [token for token in added_tokens if isinstance(token, AddedToken)]
-            return config
-    with reading(folder.path / map_file):
-        config.add_special_tokens(folder.read_json(map_file))
-    with reading(folder.path / added_file):
-        ids, special = folder.read_json(added_file), config.special_tokens.values()
-        for token, id in ids.items():
-            if type(id) is not int or parse_token(token) is None:
-                raise ValueError(f"{short_repr({token: id})} is no token with its id")
-        config.added_tokens = [
-            AddedToken(token, special=token in special, normalized=token not in special)
-            for token in sorted(ids, key=lambda token: ids[token])
-        ]
+    config = TokenizerConfig(content, class_name, str(model_config.get("model_type")))
+    readers = {
+        config_file: config.add_settings,
+        map_file: config.add_special_tokens,
+        added_file: config.add_tokens_by_id,
+    }
+    for file_name, add in readers.items():
+        folder.parse_json(file_name, add)
+        if config.is_complete:  # the other files are older
+            break
     return config
 
 
