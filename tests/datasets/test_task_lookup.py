@@ -68,48 +68,34 @@ def test_objective_metric_and_range_replace_those_of_the_entry():
     assert TASKS["stsb"].max_score == 5.0  # the entry itself is unchanged
 
 
-MISTAKES = [
-    (["stbs"], {}, "no task 'stbs'; did you mean stsb. The tasks are "),
-    (["stsb"], {"data": "no/folder"}, "no folder no/folder: data names a folder of TSV files"),
-    (["stsb"], {"score_range": (5, 1)}, "score_range 5 1: the first number must be the smaller one"),
-    (["mrpc"], {"score_range": (0, 1)}, "score_range 0 1: task mrpc has classes, not scores: remove it"),
-    (
-        ["stsb"],
-        {"objective": "softmax"},
-        "objective softmax predicts classes, but the task has scores: choose one for scores",
-    ),
-    (
-        ["sicke"],
-        {"objective": "cosine_mse"},
-        "objective cosine_mse predicts one number, which cannot separate 3 classes: choose softmax",
-    ),
-    (
-        ["stsb"],
-        {"selection_metric": "f1"},
-        "f1 does not fit objective cosine_mse .*: choose spearman or pearson$",
-    ),
-    (
-        ["mrpc"],
-        {"objective": "softmax"},
-        "f1 does not fit objective softmax .*: choose f1_macro or accuracy$",
-    ),
-    (
-        ["stsb"],
-        {"objective_args": {"temperature": 0.1}},
-        "temperature has no effect with objective cosine_mse: remove it",
-    ),
-    (
-        ["quora-pairs"],
-        {"objective": "cosine_mse"},
-        "objective cosine_mse needs labels, but the task has none: choose multiple_negatives_ranking",
-    ),
+# fmt: off
+MISTAKES = [  # task, what is changed in it, words of the message
+    ("stbs", {}, "no task 'stbs'; did you mean stsb. The tasks are "),
+    ("stsb", {"data": "no/folder"}, "no folder no/folder: data names a folder of TSV files"),
+    ("stsb", {"score_range": (5, 1)}, "score_range 5 1: the first number must be the smaller one"),
+    ("mrpc", {"score_range": (0, 1)}, "score_range 0 1: task mrpc has classes, not scores: remove it"),
+    ("stsb", {"objective": "softmax"},
+     "objective softmax predicts classes, but the task has scores: choose one for scores"),
+    ("sicke", {"objective": "cosine_mse"},
+     "objective cosine_mse predicts one number, which cannot separate 3 classes: choose softmax"),
+    ("stsb", {"selection_metric": "f1"},
+     "f1 does not fit objective cosine_mse .*: choose spearman or pearson$"),
+    ("mrpc", {"objective": "softmax"},
+     "f1 does not fit objective softmax .*: choose f1_macro or accuracy$"),
+    ("stsb", {"objective_args": {"temperature": 0.1}},
+     "temperature has no effect with objective cosine_mse: remove it"),
+    ("quora-pairs", {"objective": "cosine_mse"},
+     "objective cosine_mse needs labels, but the task has none: choose multiple_negatives_ranking"),
+    ("nli", {"objective": "cosine_mse"}, "objective cosine_mse takes 2 texts, but the task has 3: choose"),
+    ("distillation", {}, "objective distillation: name a teacher and a text with sentences"),
 ]
+# fmt: on
 
 
-@pytest.mark.parametrize(("names", "changes", "message"), MISTAKES, ids=[message for *_, message in MISTAKES])
-def test_arguments_that_do_not_fit_are_one_line(names, changes, message):
+@pytest.mark.parametrize(("task", "changes", "message"), MISTAKES, ids=[message for *_, message in MISTAKES])
+def test_arguments_that_do_not_fit_are_one_line(task, changes, message):
     with pytest.raises(InputError, match=message) as error:
-        get_task(*names, **changes)
+        get_task(task, **changes)
     assert "\n" not in str(error.value) and "--" not in str(error.value)
 
 

@@ -1,7 +1,6 @@
 """The nearest lines of a text, whose embeddings are made at once or read from a file that encode wrote."""
 
 import json
-import os
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -264,15 +263,9 @@ def change_values(change):
     return lambda path: np.save(path, change(np.load(path)))
 
 
-def make_pipe(path):
-    path.unlink()
-    os.mkfifo(path)
-
-
 ANOTHER_TEXT = "they belong to another text than .*, or to an earlier version of it: encode again"
 UNREADABLE = "cannot be read .*: encode again"
 CHANGES = [  # file that is changed, what becomes of it, and words of the message
-    ("x.npy", make_pipe, UNREADABLE),
     ("x.npy", Path.unlink, UNREADABLE),
     ("x.npy", change_bytes(lambda content: content[:300]), UNREADABLE),
     ("x.npy", change_bytes(lambda content: b""), UNREADABLE),

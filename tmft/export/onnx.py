@@ -16,13 +16,12 @@ Letters in this file: N sentences, B sentences in a batch, T tokens, D dimension
 import importlib
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager, redirect_stderr
 from copy import deepcopy
 from io import StringIO
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import torch
@@ -46,6 +45,7 @@ MAX_FILE_SIZE = 2**31 - 2**24
 # instructions and on ARM; on older CPUs sums of their products overflow, and those from 0 to 255 do not.
 QUANTIZED_FILES = {"int8": "onnx/model_qint8_avx512_vnni.onnx", "uint8": "onnx/model_quint8_avx2.onnx"}
 OPERATORS = ["MatMul", "Gemm", "Gather"]  # linear maps, and the look-up of word embeddings
+BATCH_SIZE = 32  # sentences that are encoded together
 
 
 class OnnxModel(nn.Module):
@@ -72,19 +72,21 @@ def require_onnx_support(model: SentenceEncoder) -> SentenceEncoder:
     """Return the model unchanged. Raises InputError if a graph cannot express it, or a package is missing."""
     for package in PACKAGES:
         require_package(package)
-    if not model.tokenizer.add_special_tokens:
-        problem = "a static model only looks up word vectors, which needs no graph"
-        raise InputError(f"{problem}: choose `format` sentence-transformers", "format")
-    if model.token_weights is not None and (
-        model.token_weights.prefix_length or model.token_weights.suffix_length
-    ):
-        problem = "token_weights no-prompt count from the end of each sentence, which the graph cannot do"
-        raise InputError(f"{problem}: choose other token weights, or another format", "token_weights")
-    if not model.include_prompt:
-        problem = (
-            "this model leaves prompts out of the pooling, and a graph does not know how long a prompt is"
-        )
-        raise InputError(f"{problem}: choose `format` sentence-transformers", "format")
+    weights = model.token_weights
+    problems = {
+        "a static model only looks up word vectors, which needs no graph": not (
+            model.tokenizer.add_special_tokens
+        ),
+        "token_weights no-prompt count from the end of each sentence, which the graph cannot do": (
+            weights is not None and (weights.prefix_length or weights.suffix_length)
+        ),
+        "this model leaves prompts out of the pooling, and a graph does not know how long a prompt is": not (
+            model.include_prompt
+        ),
+    }
+    for problem, is_there in problems.items():
+        if is_there:
+            raise InputError(f"{problem}: choose `format` sentence-transformers", "format", "token_weights")
     return model
 
 
@@ -111,19 +113,20 @@ def suppress_exporter_warnings():
         logging.disable(before)
 
 
-def write_onnx(model: SentenceEncoder, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-    """Write a model into a folder as save_pretrained does, but with onnx/model.onnx for model.safetensors."""
+def write_onnx(model: SentenceEncoder, folder: Path, dtype: str) -> None:
+    """Write a model into a folder as save_pretrained does, but with a graph for model.safetensors.
+
+    dtype: "float32" or "float16", for onnx/model.onnx, or an entry of QUANTIZED_FILES.
+    """
     model.save_pretrained(folder)
     (folder / "model.safetensors").unlink()
     graph = OnnxModel(deepcopy(model).cpu().eval())
-    graph.model.encoder.to(dtype)
+    graph.model.encoder.to(torch.float16 if dtype == "float16" else torch.float32)
     ids = torch.tensor([model.tokenize(["a"])[0]] * 2).repeat(1, 3)[:, :5]  # an example for tracing, (2, 5)
     mask = torch.ones_like(ids)
     mask[1, 3:] = 0
     batch, tokens = torch.export.Dim("batch", min=1, max=2**15), torch.export.Dim("tokens", min=2)
-    shapes = {name: {0: batch, 1: tokens} for name in INPUTS}
     (folder / ONNX_FILE).parent.mkdir()
-
     with suppress_exporter_warnings(), torch.no_grad():
         graph(ids, mask)  # raises InputError for what the model refuses, such as a T5 in float16
         torch.onnx.export(
@@ -132,11 +135,13 @@ def write_onnx(model: SentenceEncoder, folder: Path, dtype: torch.dtype = torch.
             str(folder / ONNX_FILE),
             input_names=INPUTS,
             output_names=OUTPUTS,
-            dynamic_shapes=shapes,
+            dynamic_shapes={name: {0: batch, 1: tokens} for name in INPUTS},
             dynamo=True,
             verbose=False,
             external_data=weight_bytes(graph) > MAX_FILE_SIZE,
         )
+    if dtype in QUANTIZED_FILES:
+        quantize_onnx(folder, dtype)
 
 
 def quantize_onnx(folder: Path, dtype: str) -> None:
@@ -157,42 +162,36 @@ def quantize_onnx(folder: Path, dtype: str) -> None:
         path.unlink()
 
 
-class OnnxEncoder:
-    """The model of an exported folder, run by ONNX Runtime on the CPU, with its default prompt."""
+def open_onnx(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
+    """Open an exported folder with ONNX Runtime on the CPU, and return its encode function.
 
-    def __init__(self, folder: Path):
-        model_folder = ModelFolder(folder)
-        config = read_settings(model_folder)
-        assert config.max_length is not None  # write_onnx has stated it
-        self.max_length = config.max_length
-        self.tokenizer = load_tokenizer(model_folder, config.lower_case, config.max_length)
-        self.prompt = Prompt(choose_prompt(config.prompts, config.default_prompt_name), self.tokenizer)
-        runtime = require_package("onnxruntime")
-        options = runtime.SessionOptions()
-        options.log_severity_level = 3  # errors only
-        [path] = folder.glob("onnx/*.onnx")
-        self.session = runtime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
+    N sentences, with the default prompt of the model, become (N, D) float32.
+    """
+    model_folder = ModelFolder(folder)
+    config = read_settings(model_folder)
+    max_length = config.max_length
+    assert max_length is not None  # write_onnx has stated it
+    tokenizer = load_tokenizer(model_folder, config.lower_case, max_length)
+    prompt = Prompt(choose_prompt(config.prompts, config.default_prompt_name), tokenizer)
+    runtime = require_package("onnxruntime")
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3  # errors only
+    [path] = folder.glob("onnx/*.onnx")
+    session = runtime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
 
-    def encode(self, sentences: Sequence[str], batch_size: int = 32) -> np.ndarray:
-        """Return the embeddings of N sentences, (N, D) float32.
+    def encode(sentences: Sequence[str]) -> np.ndarray:
+        token_ids = prompt([*sentences], max_length)[0]
+        batches = (token_ids[start : start + BATCH_SIZE] for start in range(0, len(token_ids), BATCH_SIZE))
+        inputs = (padded_batch(batch, tokenizer.pad_id) for batch in batches)
+        return np.concatenate([session.run(OUTPUTS[1:], one)[0] for one in inputs])
 
-        batch_size: number of sentences per batch; sentences of similar length share a batch, to save padding.
-        """
-        ids = self.prompt([*sentences], self.max_length)[0]
-        order = sorted(range(len(ids)), key=lambda n: len(ids[n]))
-        embeddings: list[Any] = [None] * len(ids)
-        for first in range(0, len(ids), batch_size):
-            indices = order[first : first + batch_size]
-            batch = self.padded_batch([ids[n] for n in indices])
-            for n, embedding in zip(indices, self.session.run(OUTPUTS[1:], batch)[0], strict=True):
-                embeddings[n] = embedding
-        return np.stack(embeddings)
+    return encode
 
-    def padded_batch(self, token_ids: Sequence[list[int]]) -> dict[str, np.ndarray]:
-        """Return the inputs of the graph for B sentences: input_ids and attention_mask, (B, T) int64."""
-        width = max(map(len, token_ids))
-        ids, mask = (np.zeros((len(token_ids), width), dtype=np.int64) for _ in INPUTS)
-        ids += self.tokenizer.pad_id
-        for row, sentence in enumerate(token_ids):
-            ids[row, : len(sentence)], mask[row, : len(sentence)] = sentence, 1
-        return dict(zip(INPUTS, (ids, mask), strict=True))
+
+def padded_batch(token_ids: Sequence[list[int]], pad_id: int) -> dict[str, np.ndarray]:
+    """Return the inputs of the graph for B sentences: input_ids and attention_mask, (B, T) int64."""
+    ids = np.full((len(token_ids), max(map(len, token_ids))), pad_id)
+    mask = np.zeros_like(ids)
+    for row, sentence in enumerate(token_ids):
+        ids[row, : len(sentence)], mask[row, : len(sentence)] = sentence, 1
+    return dict(zip(INPUTS, (ids, mask), strict=True))

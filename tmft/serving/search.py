@@ -206,19 +206,16 @@ class SavedVectors:
         if not is_file(metadata_path(path)):
             problem = f"vectors {path}: {metadata_path(path)}, which encode writes beside it, is missing"
             raise InputError(f"{problem}: write both with encode", "vectors")
-        self.metadata = read_json(metadata_path(path))
-        record = self.metadata.get("model")
-        record = record if isinstance(record, dict) else {}
-        names = names_that_differ(record, model_record(model, prompt))
-        if "prompt" in names and "prompt" in record:
-            both = f"prompt {short_repr(record['prompt'])} instead of {short_repr(prompt)}"
-            names[names.index("prompt")] = both
-        if names:
-            problem = f"vectors {path}: they were made with another model ({', '.join(names)})"
-            raise InputError(f"{problem}: give the same model and options, or encode again", "vectors")
         with reading(f"vectors {path}", "encode again"):
-            if not is_file(path):  # to open a pipe would wait for its other end
-                raise FileNotFoundError("there is no such file")
+            self.metadata = read_json(metadata_path(path))
+            record = self.metadata.get("model", {})
+            names = names_that_differ(record, model_record(model, prompt))
+            if "prompt" in names and "prompt" in record:
+                both = f"prompt {short_repr(record['prompt'])} instead of {short_repr(prompt)}"
+                names[names.index("prompt")] = both
+            if names:
+                problem = f"vectors {path}: they were made with another model ({', '.join(names)})"
+                raise InputError(f"{problem}: give the same model and options, or encode again", "vectors")
             self.embeddings = np.load(path, mmap_mode="r", allow_pickle=False)
             self.precision = self.metadata.get("embedding_precision", "float32")
             if self.precision not in EMBEDDING_PRECISIONS:

@@ -14,7 +14,6 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +47,14 @@ BATCH_TIMEOUT = 0.005  # seconds for which requests are collected; a single requ
 
 
 class EmbeddingAPI(litserve.LitAPI):
-    """Embed the texts of several requests at once, in a process of its own."""
+    """Embed the texts of several requests at once, in a process of its own.
 
-    def __init__(self, load: Callable[[], SentenceEncoder], **options: Any):
+    address: that of the embeddings, which is printed when they can be computed.
+    """
+
+    def __init__(self, load: Callable[[], SentenceEncoder], address: str = "", **options: Any):
         super().__init__(**options)
-        self.load = load
+        self.load, self.address = load, address
 
     def setup(self, device: str) -> None:
         """Load the model and embed a first text, before the server says that it is healthy."""
@@ -61,6 +63,7 @@ class EmbeddingAPI(litserve.LitAPI):
         self.fast_model.__enter__()
         [embedding], _ = self.embed(["warm-up"])
         self.has_unit_length = abs(np.linalg.norm(embedding) - 1) < 1e-4  # then that of every text has it
+        print(f"Ready: {self.address} (Ctrl+C ends it)", flush=True)
 
     def embed(self, texts: list[str]) -> tuple[np.ndarray, list[int]]:
         """Return the embeddings of texts, and how many tokens each has."""
@@ -240,22 +243,6 @@ async def refuse(request: Request, error: Any) -> JSONResponse:
     return JSONResponse({"error": {"message": error.detail}}, error.status_code, error.headers)
 
 
-def say_when_ready(address: str, record: logging.LogRecord) -> bool:
-    """Change two lines of the log: uvicorn says that it runs once it has the port, before there is a model.
-
-    address: that of the embeddings, which the line has that comes when they are computed.
-    """
-    lines = {
-        "Uvicorn running": "Loading the model",
-        "Application startup complete": f"Ready: {address} (Ctrl+C ends it)",
-    }
-    for start, line in lines.items():
-        if str(record.msg).startswith(start):
-            record.msg, record.args = line, ()
-            vars(record).pop("color_message", None)  # what a terminal shows in place of msg
-    return True
-
-
 def serve(load: Callable[[], SentenceEncoder], host: str = "127.0.0.1", port: int = 8000) -> None:
     """Answer requests until Ctrl+C or SIGTERM.
 
@@ -272,7 +259,9 @@ def serve(load: Callable[[], SentenceEncoder], host: str = "127.0.0.1", port: in
         reason = os.strerror(error.errno or 0)
         raise InputError(f"port {port} of {host}: {reason}, choose another one", "port") from None
     spec = ValidatingEmbeddingSpec(dimensions)
-    api = EmbeddingAPI(load, spec=spec, max_batch_size=MAX_REQUESTS_TOGETHER, batch_timeout=BATCH_TIMEOUT)
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1/embeddings"
+    options = {"max_batch_size": MAX_REQUESTS_TOGETHER, "batch_timeout": BATCH_TIMEOUT}
+    api = EmbeddingAPI(load, address, spec=spec, **options)
     server = litserve.LitServer(
         api,
         accelerator="cpu",  # `load` puts the model on its device
@@ -296,6 +285,4 @@ def serve(load: Callable[[], SentenceEncoder], host: str = "127.0.0.1", port: in
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1/embeddings"
-    logging.getLogger("uvicorn.error").addFilter(partial(say_when_ready, address))
     server.run(host=host, port=port, generate_client_file=False)

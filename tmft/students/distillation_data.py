@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -20,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tmft.data import DATA_FOLDER, Examples
+from tmft.datasets.download import write_lines
 from tmft.device import choose_device, choose_precision
 from tmft.errors import InputError, check_range
 from tmft.io.atomic import write_file
@@ -94,13 +94,9 @@ def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) 
 
 def split_examples(lines: list[str], embeddings: Tensor, num_dev: int, num_test: int, split: str) -> Examples:
     """Return the Examples of a split: the first lines are dev, the next ones test, the others train."""
-    num_held_out = num_dev + num_test
-    parts = {
-        "dev": slice(num_dev),
-        "test": slice(num_dev, num_held_out),
-        "train": slice(num_held_out, None),
-    }
-    return Examples((lines[parts[split]],), embeddings[parts[split]])
+    end = num_dev + num_test
+    part = {"dev": slice(num_dev), "test": slice(num_dev, end), "train": slice(end, None)}[split]
+    return Examples((lines[part],), embeddings[part])
 
 
 def embedded_lines(
@@ -115,7 +111,7 @@ def embedded_lines(
     if not is_file(folder / "text.txt"):
         lines = list(deduplicate(read_nonempty_lines(paths), map(normalize_text, excluded_sentences)))
         Random(0).shuffle(lines)
-        write_file(folder / "text.txt", partial(stream_lines, lines[: config.max_lines or None]))
+        write_lines(lines[: config.max_lines or None], folder / "text.txt")
         del lines  # they are read again: two copies of much text are large
     with (
         reading(folder, REMEDY),
@@ -132,9 +128,6 @@ def embedded_lines(
     with reading(folder, REMEDY):
         # Mode "c" is copy on write: torch accepts only arrays that can be written.
         embeddings = np.load(folder / "vectors.npy", mmap_mode="c", allow_pickle=False)
-        if embeddings.ndim != 2 or len(embeddings) != len(lines) or embeddings.dtype != np.dtype("<f4"):
-            found = f"shape {embeddings.shape} and dtype {embeddings.dtype}"
-            raise ValueError(f"vectors.npy has {found} for {len(lines)} lines")
         return lines, torch.from_numpy(embeddings)
 
 
@@ -184,12 +177,6 @@ def embed_with_teacher(teacher: str, paths: list[Path], folder: Path, num_lines:
     encode_file(model, folder / "text.txt", folder / "vectors.npy", single_process(device))
     about = {"teacher": teacher, "text": list(map(str, paths)), "lines": num_lines}
     write_file(folder / "about.json", json.dumps(about, indent=2) + "\n")
-
-
-def stream_lines(lines: Iterable[str], path: Path) -> None:
-    """Write lines to a new text file, path, one after the other, so that the text is not copied."""
-    with open(path, "w", encoding="utf-8", newline="\n") as file:
-        file.writelines(f"{line}\n" for line in lines)
 
 
 def deduplicate(lines: Iterable[str], excluded: Iterable[str]) -> Iterator[str]:

@@ -29,8 +29,6 @@ HEAD_SIZE = 32  # dimensions of an attention head of a narrow student, as in all
 TOKEN_STD = 0.1
 TYPICAL_POSITIONS = slice(1, 16)  # narrow word embeddings are fitted for the mean of these
 FREQUENT_TOKENS = 1000  # narrow embeddings of positions are fitted for these
-# Of narrow embeddings: the tokens of a text spread at least this share of what all tokens do.
-SMALLEST_SPREAD = 0.01
 
 
 def narrow_student(
@@ -119,8 +117,8 @@ def factorize_embeddings(
     lines: a text; each token counts by its frequency in it. embedding_size: E, 2 to D - 1.
     Source: Lan et al. 2020, arXiv:1909.11942 (ALBERT), which trains such embeddings from the beginning.
 
-    Raises InputError for an E out of range, for an empty text or one of nothing but a single token, and for a
-    model that cannot be stored as a BERT, has narrow embeddings already or pools them.
+    Raises InputError for an E out of range, for an empty text, and for a model that cannot be stored as a
+    BERT, has narrow embeddings already or pools them.
     """
     encoder, old_config = model.encoder, model.encoder.config
     is_bert = not FAMILIES[old_config.model_type].bert_incompatible
@@ -148,14 +146,7 @@ def factorize_embeddings(
 
     values = vars(config) | {"model_type": "electra", "embedding_size": embedding_size}
     electra = empty_encoder(ElectraConfig(**values), len(encoder.layers))
-    sizes = narrow.std(1, correction=0)  # (V,)
-    size = counts @ sizes / counts.sum()  # of a coordinate, which LayerNorm makes 1
-    if size < SMALLEST_SPREAD * sizes.mean():
-        raise InputError(
-            "embedding_size: nearly all tokens of the text are the same, so that all embeddings would become "
-            "equal: give a text of more words",
-            "embedding_size",
-        )
+    size = counts @ narrow.std(1, correction=0) / counts.sum()  # of a coordinate, which LayerNorm makes 1
     weights |= {
         "embeddings.word.weight": narrow,
         "embeddings.position.weight": shifts @ basis,  # (P, E)
