@@ -126,7 +126,7 @@ def test_no_folder_is_not_the_current_one(runs, tmp_path, monkeypatch):
 REFUSED = {
     "one text": ("single_text_head", "a dog", TypeError, "a list of sentences is expected, not one string"),
     "a text as a pair": ("softmax", ["ab"], InputError, "example 0 is 'ab': give 2 texts, as a tuple"),
-    "a number in a pair": ("softmax", [("a", 5)], TypeError, "sentence 0 is '5', of type int: give strings"),
+    "a number in a pair": ("softmax", [("a", 5)], TypeError, "sentence 1 is '5', of type int: give strings"),
 }
 
 

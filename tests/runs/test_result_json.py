@@ -90,6 +90,8 @@ def write(folder: Path, **values) -> Path:
         ({"format": 2}, f"has format 2, this version reads {FORMAT}: run it again"),
         ({"format": ABSENT}, f"has format None, this version reads {FORMAT}: run it again"),
         ({"settings__layer": "1"}, "(layer is '1'): restore it, or run it again"),
+        ({"settings__task": "stsb"}, "(task is 'stsb'): restore it"),
+        ({"test": None}, "(test is None): restore it"),
         ({"settings__task__metric": 5}, "(metric is 5): restore it"),
         ({"settings__task__classes": {"a": "0"}}, "(classes is {'a': '0'}): restore it"),
         ({"seconds": None}, "(seconds is None): restore it"),

@@ -82,9 +82,7 @@ def load_objective(task: Task, width: int, folder: Path, task_name: str = "") ->
 class FineTunedRun:
     """The fine-tuning run in the folder of a model. A model that no run has trained has no result, no tasks.
 
-    Raises InputError if `model` is a path and no folder of a model, before anything else is read for it.
-    result: the content of result.json, {} without one.
-    task_settings: {name of a task: {field of Task: value}}.
+    result: the content of result.json, {} without one. task_settings: {name of a task: {field: value}}.
     """
 
     def __init__(self, model: str):
@@ -119,9 +117,7 @@ class FineTunedRun:
     ) -> dict[str, Task]:
         """Return {name: Task}, each with the objective, metric, hyperparameters and data of the run.
 
-        data, data_root, score_range: replace those of the run.
-        Raises InputError for a run with examples that were given in Python, unless data names files of such
-        examples.
+        data, data_root, score_range: replace those of the run; `data` is needed if it has none in files.
         """
         if self.has_given_examples:
             if data is None:
@@ -176,10 +172,8 @@ class FineTunedRun:
     ) -> dict[str, Evaluation]:
         """Return the evaluations with the objectives and thresholds that predict from embeddings of a model.
 
-        model: that of this run. layer: what was chosen in place of the layer that the run trained; None if it
-        is that one. is_training_free: whether the embeddings are changed without training; a threshold is
-        then chosen anew.
-        Raises InputError if an objective has a head that the run did not train, or trained on another layer.
+        layer: what was chosen in place of the layer that the run trained; None if it is that one.
+        is_training_free: whether the embeddings are changed without training, and a threshold chosen anew.
         """
         trained = {}
         for name, evaluation in evaluations.items():
@@ -287,8 +281,7 @@ class Predictor:
                 f"the objective {self.task.objective} has no head that predicts labels: compare "
                 "embeddings with model.similarity"
             )
-        columns = [check_sentences(texts)] if count == 1 else transpose_texts(texts, count)
-        sentences = [text for column in columns for text in column]
+        sentences = check_sentences(texts) if count == 1 else join_columns(texts, count)
         embeddings = torch.as_tensor(self.model.encode(sentences, convert_to_tensor=True)).chunk(count)
         predicted = objective.predict(*embeddings)
         if by_threshold:
@@ -308,9 +301,9 @@ class Predictor:
             write_result(new, self.result, self.model)
 
 
-def transpose_texts(examples: Sequence[Any], count: int) -> list[list[str]]:
-    """Return the columns of N examples of `count` texts each: a list of N texts for each column."""
+def join_columns(examples: Sequence[Any], count: int) -> list[str]:
+    """Return the texts of N examples of `count` texts each, (count N): the first of all, then the second."""
     for number, example in enumerate(examples):
         if isinstance(example, str) or not isinstance(example, Sequence) or len(example) != count:
             raise InputError(f"example {number} is {short_repr(example)}: give {count} texts, as a tuple")
-    return [check_sentences([example[column] for example in examples]) for column in range(count)]
+    return [example[column] for column in range(count) for example in examples]

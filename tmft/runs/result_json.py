@@ -33,8 +33,8 @@ RESULT = {
     "num_hidden_layers": int,
     "pooling": str,
     "epochs": tuple[dict, ...],
-    "dev": dict | None,  # None in the provenance, of a pre-training run
-    "test": dict | None,
+    "dev": dict,
+    "test": dict,
     "parameters": dict[str, int],
     "precision": str,
     "seconds": float,
@@ -43,9 +43,9 @@ RESULT = {
     "held_out": dict,
     "tokens_seen": int,
 }
+EARLIER_RUN = RESULT | {"dev": dict | None, "test": dict | None}  # None after pre-training
 SETTINGS = get_type_hints(FineTuningConfig) | get_type_hints(FineTuningRecipe)
-# A pre-training run has no layer, may have no checkpoint, and its task is a name.
-SETTINGS |= {"layer": int, "ckpt": str | None, "from_scratch": str | None, "task": dict | str}
+SETTINGS |= {"layer": int, "ckpt": str | None, "from_scratch": str | None}
 TASK = get_type_hints(Task) | {"subtasks": dict}
 SCORES = {"dev", "test", "held_out", "gradient_cosines"}  # of a run, an epoch or an entry of the curve
 
@@ -77,14 +77,17 @@ def read_result(folder: Path) -> dict[str, Any]:
             "run it again, or read it with the version that wrote it"
         )
     with reading(path, REMEDY):
-        runs = [result, *result.get("provenance", [])]
-        for run in runs:
-            check_types(run, RESULT)
-            check_types(run["settings"], SETTINGS)
-            if isinstance(task := run["settings"].get("task"), dict):
-                for one in (task, *task.get("subtasks", {}).values()):
-                    check_types(one, TASK)
-        for part in (*runs, *result.get("epochs", []), *result.get("curve", [])):
+        check_types(result, RESULT)
+        earlier_runs = result.get("provenance", [])
+        for run in earlier_runs:
+            check_types(run, EARLIER_RUN)
+        for run in (result, *earlier_runs):
+            settings, is_pretraining = run["settings"], run.get("test") is None
+            check_types(settings, SETTINGS | {"task": str if is_pretraining else dict})
+            if not is_pretraining:
+                for task in (settings["task"], *settings["task"].get("subtasks", {}).values()):
+                    check_types(task, TASK)
+        for part in (result, *earlier_runs, *result.get("epochs", []), *result.get("curve", [])):
             for name in SCORES & part.keys():
                 if part[name] is not None:
                     part[name] = read_scores(part[name], name)

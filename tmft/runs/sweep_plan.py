@@ -20,7 +20,7 @@ from tmft.losses.objectives import OBJECTIVES
 from tmft.runs.result_json import read_provenance
 from tmft.runs.run_config import FineTuningConfig, Run
 from tmft.runs.run_folder import check_run_name, check_same_on_all_processes, reserve_folder
-from tmft.runs.sweeps import sweep_summaries
+from tmft.runs.sweeps import checkpoint_name, sweep_summaries
 
 WAITING_INTERVAL = 2.0  # seconds from one look at the runs of another process to the next
 
@@ -123,7 +123,7 @@ def check_config(config: FineTuningConfig, layers: str | None) -> None:
 
 def default_sweep_name(config: FineTuningConfig, provenance: list[dict[str, Any]], data: str) -> str:
     """Return the name of a sweep: "electra-base-discriminator-stsb", after wordsim "...-wordsim-stsb"."""
-    names = [Path(config.ckpt.partition("@")[0]).name]
+    names = [checkpoint_name(config.ckpt)]
     if config.keep_layers:
         names.append(f"keep{'+'.join(map(str, config.keep_layers))}")
     if config.init == "random":

@@ -24,26 +24,19 @@ from tmft.runs.run_folder import first_difference
 
 # The settings that tables compare, or that a line of a table is for.
 COMPARED_SETTINGS = ("ckpt", "init", "layer", "keep_layers", "seed", "init_from")
-
-
 FEW_EXAMPLES = 30  # below this number, a score is so uncertain that a line says so
 
 
 @dataclass
 class Sweep:
-    """The finished runs of one checkpoint on one task; they differ only in layer and seed.
+    """The finished runs of one checkpoint on one task; they differ only in layer and seed."""
 
-    name: that of the sweep, with which the names of its run folders begin. checkpoint: hub id or path with
-    which the chain of runs began. data: name of the task. num_hidden_layers: number of layers of the whole
-    checkpoint.
-    """
-
-    name: str
-    checkpoint: str
+    name: str  # with which the names of the run folders begin
+    checkpoint: str  # hub id or path with which the chain of runs began
     data: str
     metric: str  # metric that selected the epochs
     pretrained_on: list[str]  # data that the initial weights were trained on by earlier runs, in order
-    num_hidden_layers: int
+    num_hidden_layers: int  # of the whole checkpoint
     # layer -> results, one per seed; sorted
     layers: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     copies: list[Path] = field(default_factory=list)  # folders of runs that are not counted
@@ -53,16 +46,13 @@ class Sweep:
     def scores(self, layer: int, split: str, metric: str | None = None) -> list[float]:
         """Return the score of each seed at a layer, not x 100; NaN where it is undefined.
 
-        split: "dev" or "test". metric: one of `metrics`; None: the metric that selected the epochs.
+        metric: one of `metrics`; None: the metric that selected the epochs.
         """
         scores = [find_score(run[split], metric or self.metric) for run in self.layers[layer]]
         return [math.nan if score is None else score for score in scores]
 
     def mean(self, layer: int, split: str) -> float:
-        """Return the mean over the seeds of the metric that selected the epochs, not x 100.
-
-        layer: a key of `layers`. split: "dev" or "test".
-        """
+        """Return the mean over the seeds of the metric that selected the epochs, not x 100."""
         return statistics.mean(self.scores(layer, split))
 
     @property
@@ -213,7 +203,6 @@ def layer_table(sweep: Sweep, splits: Sequence[str] = ("dev", "test")) -> str:
 
     A score is the metric that selected the epochs, x 100, as mean and std over the seeds. The layer that is
     best on dev, which has the longest bar, is marked. The shortest bar is that of the lowest score, not of 0.
-    splits: those whose scores are shown.
     """
     means = [sweep.mean(layer, "dev") for layer in sweep.layers]
     scores = [f"{split} {sweep.metric}" for split in splits]
@@ -237,9 +226,8 @@ def layer_table(sweep: Sweep, splits: Sequence[str] = ("dev", "test")) -> str:
 def sweep_summaries(folders: list[Path], splits: Sequence[str] = ("dev", "test")) -> list[str]:
     """Return the name and the `layer_table` of each sweep among the finished runs in these folders.
 
-    splits: those whose scores are shown. A split of few examples has a line that says what its score is
-    worth: of N examples, a correlation has a standard error of 1 / sqrt(N), an accuracy of half as much; a
-    mean cosine to a teacher, which differs little from text to text, has none of this.
+    A split of few examples has a line that says what its score is worth: of N examples, a correlation has a
+    standard error of 1 / sqrt(N), an accuracy of half as much; a mean cosine to a teacher differs little.
     """
     paths = [path for folder in folders if is_file(path := folder / RESULT_FILE)]
     sweeps = group_into_sweeps([(path, read_result(path.parent)) for path in paths])
@@ -287,9 +275,7 @@ def load_published_scores() -> dict[tuple[str, str, str], dict[str, list[float]]
 def checkpoint_name(checkpoint: str) -> str:
     """Return the last part of a hub id or path, without revision; a copy in a folder then has the same name.
 
-    checkpoint: a hub id with an optional @revision, or a folder.
-
-    For instance, both "google/electra-base-discriminator@main" and "models/electra-base-discriminator" become
+    Both "google/electra-base-discriminator@main" and "models/electra-base-discriminator" become
     "electra-base-discriminator".
     """
     return Path(checkpoint.partition("@")[0]).name
