@@ -63,7 +63,7 @@ def make_report(runs: Path, out: Path, program: str = "tmft") -> Page:
     if not sweeps and not pretrained and not models:
         raise InputError(f"no finished run below {runs}: name a folder with run folders (result.json)")
     page = Page(out, f"Runs in {runs.resolve().name}", f"{date.today().isoformat()}, {program}")
-    page.add_text(summarize_runs(sweeps, pretrained, models), "lead")
+    page.add_text(lead_sentence(sweeps, pretrained, models), "lead")
     used: set[str] = set()
     for task, group in group_by_task(sweeps).items():
         add_task(page, task, group, file_stem(task, used))
@@ -93,7 +93,7 @@ def make_report(runs: Path, out: Path, program: str = "tmft") -> Page:
     return page
 
 
-def summarize_runs(sweeps: list[Sweep], pretrained: list[dict[str, Any]], models: list[ModelScores]) -> str:
+def lead_sentence(sweeps: list[Sweep], pretrained: list[dict[str, Any]], models: list[ModelScores]) -> str:
     """Return the sentence below the title: how many runs and scored models there are."""
     runs = [run for sweep in sweeps for runs in sweep.layers.values() for run in runs]
     parts = []

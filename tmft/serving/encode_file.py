@@ -118,7 +118,7 @@ def encode_file(
                 write_file(out, partial(write_parquet, stored, model.dimensions, *table))
             else:
                 write_file(out, partial(write_npy, stored, count, model.dimensions, embedding_precision))
-            write_file(metadata_path(out), to_metadata(settings | {"vectors": vectors.hexdigest()}))
+            write_file(metadata_path(out), metadata_text(settings | {"vectors": vectors.hexdigest()}))
             for block in blocks:
                 block.unlink(missing_ok=True)
         processes.barrier()
@@ -165,7 +165,7 @@ def metadata_path(vectors: Path) -> Path:
     return vectors.parent / f"{vectors.name}.json"  # "." has no name, and is refused elsewhere
 
 
-def to_metadata(settings: dict[str, Any]) -> str:
+def metadata_text(settings: dict[str, Any]) -> str:
     """Return settings, which record the model and the text of embeddings, as the content of a JSON file."""
     return json.dumps(settings, indent=2) + "\n"
 
@@ -196,7 +196,7 @@ def blocks_folder(folder: Path, record: dict[str, Any], processes: Processes) ->
         try:
             if processes.rank == 0:
                 if not any(folder.glob("*-*.npy")):
-                    write_file(folder / MODEL_FILE, to_metadata(record))
+                    write_file(folder / MODEL_FILE, metadata_text(record))
                 elif names := names_that_differ(read_json(folder / MODEL_FILE), record):
                     raise resume_error(folder, f"model ({', '.join(names)})")
             processes.barrier()
@@ -293,7 +293,7 @@ def write_parquet(
         types = [pyarrow.parquet.read_schema(path).field(name).type for name in keep_columns]
     embedding = EMBEDDING_COLUMN, pyarrow.list_(pyarrow.float32(), dimensions)
     fields = [*zip(keep_columns, types, strict=True), embedding]
-    schema = pyarrow.schema(fields, metadata={"tmft": to_metadata(settings)})
+    schema = pyarrow.schema(fields, metadata={"tmft": metadata_text(settings)})
     with pyarrow.parquet.ParquetWriter(out, schema) as writer:
         while group := list(islice(blocks, GROUP_BLOCKS)):
             numbers = pyarrow.array(np.concatenate(group).reshape(-1))
