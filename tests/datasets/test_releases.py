@@ -128,7 +128,7 @@ FORMS = {
     "KorSTS": ("kor-sts", {f"sts-{split}.tsv": KOR for split in SPLITS}, "",
         in_splits([("한국", "가 안", "2.500"), ("가", "안", "5.000")])),
     "SICK, three files": ("sick",
-        {"SICK_train.txt": SICK, "SICK_trial.txt": SICK, "SICK_test_annotated.txt": SICK}, "",
+        {"SICK_train.txt": SICK, "trial.tsv": SICK, "SICK_test_annotated.txt": SICK}, "",
         in_splits([("A b", "C d", "3.6", "NEUTRAL")])),
     "SICK, one file": ("sick", {"SICK.txt": WHOLE}, "",
         {split: [(f"A {theirs}", "B", score, "NEUTRAL")]
@@ -220,7 +220,7 @@ REFUSALS = [  # form, file, what it has instead (None: it is absent), words of t
     ("STS benchmark, original", "sts-dev.csv", None, "no sts-dev.csv in .*, with sts-dev.csv or dev.tsv"),
     ("SICK, one file", "SICK.txt", WHOLE.encode() + b"\xff", "SICK.txt cannot be read .*utf-8.*: download"),
     ("STR", "sem_text_rel_ranked.csv", RELATED.replace("\r\nA cat", ""), "not two sentences .*pair 2"),
-    ("AllNLI", "n.gz", "sentence1\tsentence2\na\n", "1 fields instead of 2 .*line 2.: get AllNLI.tsv.gz"),
+    ("AllNLI", "n.gz", "sentence1\tsentence2\na\n", "1 fields instead of 2 .*line 2."),
     ("SimCSE", "n.csv", "sent0,sent1,hard_neg\na,,c\n", r"no three texts \(.*, row 2\)"),
     ("duplicates", "q.tsv", "question1\tquestion2\tis_duplicate\na\tb\t0\n", "has no pair of class 1"),
     ("course, pairs", "quora-dev.csv", None, "has no quora-dev.csv: name the folder with the files of the c"),
@@ -229,10 +229,14 @@ REFUSALS = [  # form, file, what it has instead (None: it is absent), words of t
     ("SST-5", "stsa.fine.dev", None, "no stsa.fine.dev in .*: name the folder .* or fine/sentiment-dev"),
     ("clustering", "TS", "1\ta\n2", r"no class, TAB and text \(.*TS, line 2\): download it again"),
     ("GLUE", "QQP/dev.tsv", "id\tis_duplicate\n", r"no column 'question1' \(.*dev.tsv"),
-    ("GLUE", "CoLA/dev.tsv", None, "dev.tsv cannot be read .*: download it again"),
+    ("GLUE", "CoLA/dev.tsv", None, "no CoLA/dev.tsv in .*: name the folder"),
     ("SemEval", "STS.gs.FNWN.txt", "4.400\n", "FNWN: 1 scores for 2 pairs: download both again"),
-    ("word lists", "EN-RG-65.txt", "a\tb\t1\n" * 64, "rg65 has 64 pairs instead of 65: download it again"),
-    ("word lists", "EN-RG-65.txt", "a\tb\t1\na\tb\tx\n" * 32 + "a\tb\t1", "score 'x' .*rg65, pair 2"),
+    (
+        "word lists",
+        "EN-RG-65.txt",
+        "a\tb\t1\na\tb\tx\n" * 32 + "a\tb\t1",
+        "rg65 .* cannot be read .*'x'.: download",
+    ),
     # What is read, and is not what the task has:
     ("SST-5", "stsa.fine.dev", "5 dev a .\n0 b\n", r"label '5' is none of 0.* \(dev text 1 of the"),
     (
@@ -332,9 +336,7 @@ def test_scicite_is_read_from_its_json_lines(tmp_path):
     rows = [("method", "a dev of two"), ("result", "b")]
     assert RELEASES["scicite"].read(tmp_path)["dev"] == rows
     (tmp_path / "test.jsonl").write_text('{"string": "a"}\n')
-    with pytest.raises(
-        InputError, match=r"^no string and label \(.*test.jsonl, line 1\): download it again$"
-    ):
+    with pytest.raises(InputError, match=r"no column 'label' \(.*test.jsonl, line 1\)"):
         RELEASES["scicite"].read(tmp_path)
 
 
@@ -374,25 +376,14 @@ def canonical(path: Path) -> list[list[str]]:
     return [line.split("\t") for line in path.read_text("utf-8").removesuffix("\n").split("\n")[1:]]
 
 
-HEADERS = {  # of a converted file -> of the published one
-    "sentence1\tsentence2\tlabel": "#1 String\t#2 String\tQuality",
-    "sentence1\tsentence2\tscore\tlabel": "sentence_A\tsentence_B\trelatedness_score\tentailment_judgment",
-}
-
-
 def released(place: Path, name: str, folder: Path) -> None:
     """Put the files of a release together: where only the converted file is at hand, as it was."""
     originals = place / "original-formats"
     if name in ("mrpc", "sick"):
         own = {"mrpc": "msr_paraphrase_test.txt", "sick": "SICK_trial.txt"}[name]
         write(folder, {own: (originals / name / own).read_bytes()})
-        converted = {
-            "mrpc": {"train.tsv": "msr_paraphrase_train.txt"},
-            "sick": {"train.tsv": "SICK_train.txt", "test.tsv": "SICK_test_annotated.txt"},
-        }[name]
-        for file, theirs in converted.items():
-            header, *lines = (place / name / file).read_text("utf-8").split("\n")
-            write(folder, {theirs: "\n".join([HEADERS[header], *lines])})
+        converted = {"mrpc": ["train.tsv"], "sick": ["train.tsv", "test.tsv"]}[name]
+        write(folder, {file: (place / name / file).read_bytes() for file in converted})
     elif name == "stsb":
         for split in ("dev", "test"):
             write(folder, {f"sts-{split}.csv": (originals / f"stsbenchmark/sts-{split}.csv").read_bytes()})

@@ -24,7 +24,6 @@ from hypothesis import given, settings
 from test_any_model import ENCODE_METHODS, models
 
 import tmft.cli.export_command as export_command
-import tmft.export.export as exporting
 from tmft.checkpoints.model_card import ModelCardData, sentence_model_card
 from tmft.embedding.modules import Dense, make_projection
 from tmft.errors import InputError
@@ -174,7 +173,7 @@ def test_an_export_that_computes_something_else_is_refused(
 
 def test_encode_py_has_to_compute_what_tmft_computes_from_the_same_rounded_weights(tmp_path, monkeypatch):
     """A causal model whose tokens attend to later ones comes nearer to itself than rounding to four bits."""
-    monkeypatch.setattr(exporting, "require_compact_support", lambda model: model)
+    monkeypatch.setitem(FORMATS, "compact", replace(FORMATS["compact"], prepare=lambda model: model))
     with pytest.raises(InputError, match="format compact: .* cannot be read .is_decoder is not false"):
         export(tiny_model(model_type="bert", is_decoder=True), tmp_path / "new", "compact", "int8")
     monkeypatch.setattr(numpy_encoder, "check", lambda is_right, problem: None)

