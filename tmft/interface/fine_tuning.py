@@ -46,7 +46,7 @@ from tmft.reports.plots import draw_epoch_curves, draw_score_by_layer
 from tmft.runs.layer_search import search_rounds, sweep_from_runs
 from tmft.runs.predictor import Predictions, Predictor
 from tmft.runs.run_config import FineTuningConfig, FineTuningRecipe
-from tmft.runs.sweep_plan import check_config, expand_grid, parse_layer_ranges, run_all
+from tmft.runs.sweep_plan import expand_grid, parse_layer_ranges, run_all
 from tmft.runs.sweeps import Sweep
 from tmft.runs.train_run import train_run
 from tmft.sentence_encoder import SentenceEncoder
@@ -218,7 +218,6 @@ def fine_tune(
     )
     recipe = FineTuningRecipe(**chosen[FineTuningRecipe])
     config = FineTuningConfig(ckpt="", task=task, recipe=recipe, **chosen[FineTuningConfig])
-    check_config(config, layers)
 
     given = {"train": train, "dev": dev, "test": test}
     task, splits = prepare_data({name: part for name, part in given.items() if part is not None}, task)

@@ -70,13 +70,11 @@ def read_result(folder: Path) -> dict[str, Any]:
     path = folder / RESULT_FILE
     with reading(path, REMEDY):
         result = json.loads(path.read_text(encoding="utf-8"), object_hook=partial(ResultDict, path))
-        number = result.get("format")
-    if number != FORMAT:
-        raise InputError(
-            f"{path} has format {short_repr(number)}, this version reads {FORMAT}: "
-            "run it again, or read it with the version that wrote it"
-        )
-    with reading(path, REMEDY):
+        if (number := result.get("format")) != FORMAT:
+            raise InputError(
+                f"{path} has format {short_repr(number)}, this version reads {FORMAT}: "
+                "run it again, or read it with the version that wrote it"
+            )
         check_types(result, RESULT)
         earlier_runs = result.get("provenance", [])
         for run in earlier_runs:

@@ -12,6 +12,7 @@ from tmft.io.arguments import check_fields, choice, in_range
 from tmft.io.files import reading
 from tmft.loop import Recipe
 from tmft.losses.nested import ALL_LAYERS
+from tmft.losses.objectives import OBJECTIVES
 from tmft.pooling import parse_pooling
 from tmft.pretraining.pretraining_loop import PretrainingRecipe
 from tmft.tasks import Task
@@ -162,6 +163,22 @@ class FineTuningConfig:
         if self.dev_fraction is not None and not 0 < self.dev_fraction < 1:
             raise InputError(
                 f"dev_fraction {self.dev_fraction:g}: choose above 0 and below 1", "dev_fraction"
+            )
+        tasks, batch_size = self.task.tasks_by_name, self.recipe.batch_size
+        if not self.task.objective:
+            raise InputError("this task cannot be trained, it has no objective: score it with evaluate.py")
+        for name in (task.objective for task in tasks.values()):
+            if batch_size < (minimum := OBJECTIVES[name].min_batch_size):
+                raise InputError(
+                    f"batch_size {batch_size}: {name} compares the examples of a batch, choose {minimum} or "
+                    "more",
+                    "batch_size",
+                )
+        if self.loss_weights is not None and len(self.loss_weights) != len(tasks):
+            raise InputError(
+                f"loss_weights {' '.join(map(str, self.loss_weights))}: there are {len(tasks)} tasks, give "
+                "one weight for each",
+                "loss_weights",
             )
         if self.loss_weights and not any(self.loss_weights):
             raise InputError(

@@ -51,7 +51,10 @@ def expand_grid(
             "run_name",
         )
     check_run_name(run_name)
-    check_config(base_config, layers)
+    if base_config.keep_layers and layers:
+        raise InputError(
+            "keep_layers and `layer` exclude each other: use one of the two", "keep_layers", "layer"
+        )
     runs: list[Run] = []
     reserved: dict[Path, str | None] = {}
     for ckpt in ckpts:
@@ -93,32 +96,6 @@ def expand_grid(
                     )
                 )
     return runs
-
-
-def check_config(config: FineTuningConfig, layers: str | None) -> None:
-    """Raise InputError if the settings of a sweep cannot be combined. layers: see `parse_layers`."""
-    task = config.task
-    if not task.objective:
-        raise InputError("this task cannot be trained, it has no objective: score it with evaluate.py")
-    batch_size = config.recipe.batch_size
-    for subtask in task.tasks_by_name.values():
-        min_batch_size = OBJECTIVES[subtask.objective].min_batch_size
-        if batch_size < min_batch_size:
-            raise InputError(
-                f"batch_size {batch_size}: {subtask.objective} compares the examples of a batch, choose "
-                f"{min_batch_size} or more",
-                "batch_size",
-            )
-    if config.loss_weights is not None and len(config.loss_weights) != len(task.tasks_by_name):
-        raise InputError(
-            f"loss_weights {' '.join(map(str, config.loss_weights))}: there are {len(task.tasks_by_name)} "
-            "tasks, give one weight for each",
-            "loss_weights",
-        )
-    if config.keep_layers and layers:
-        raise InputError(
-            "keep_layers and `layer` exclude each other: use one of the two", "keep_layers", "layer"
-        )
 
 
 def default_sweep_name(config: FineTuningConfig, provenance: list[dict[str, Any]], data: str) -> str:
