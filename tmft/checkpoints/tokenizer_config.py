@@ -23,9 +23,9 @@ TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 class TokenizerConfig:
     """What the settings of a tokenizer say. Each field is explained by a comment."""
 
-    content: dict[str, Any]  # tokenizer_config.json, {} if there is none
-    class_name: str  # the class of transformers that opens the tokenizer, without "Fast"; '' if unknown
-    model_type: str  # the model_type in config.json
+    content: dict[str, Any] = field(default_factory=dict)  # tokenizer_config.json, {} if there is none
+    class_name: str = ""  # the class of transformers that opens the tokenizer, without "Fast"; '': unknown
+    model_type: str = ""  # the model_type in config.json
     is_complete: bool = False  # whether added_tokens also has those that tokenizer.json states
     # The special tokens that the files state, by name: {"pad_token": "[PAD]"}. Those for which the files
     # state options (such as lstrip: spaces before the token belong to it) are an AddedToken.
@@ -52,8 +52,20 @@ class TokenizerConfig:
         limits = [int(limit) for limit in limits if isinstance(limit, (int, float)) and 0 < limit < 1e9]
         return next(iter(limits), None)
 
+    def add_model_config(self, content: dict[str, Any]) -> None:
+        """Add what a config.json states."""
+        self.model_type = str(content.get("model_type"))
+        self.add_class_name(content)
+
+    def add_class_name(self, content: dict[str, Any]) -> None:
+        """Add the class of the tokenizer, which two files may state; the one that is read last counts."""
+        if class_name := content.get("tokenizer_class"):
+            self.class_name = class_name.removesuffix("Fast") if isinstance(class_name, str) else ""
+
     def add_settings(self, content: dict[str, Any]) -> None:
         """Add what a tokenizer_config.json states, and refuse what tmft does not do."""
+        self.content = content
+        self.add_class_name(content)
         get_typed(content, "strip_accents", bool)
         if get_typed(content, "split_special_tokens", bool):
             raise ValueError(
@@ -99,20 +111,12 @@ class TokenizerConfig:
 
 def read_tokenizer_config(folder: ModelFolder) -> TokenizerConfig:
     """Return what the settings of the tokenizer in a model folder say."""
-    config_file, map_file, added_file = map(folder.in_encoder, TOKENIZER_CONFIG_FILES)
-    content, model_config = folder.read_json(config_file), folder.read_json(folder.in_encoder("config.json"))
-    class_name = content.get("tokenizer_class") or model_config.get("tokenizer_class")
-    class_name = class_name.removesuffix("Fast") if isinstance(class_name, str) else ""
-    config = TokenizerConfig(content, class_name, str(model_config.get("model_type")))
-    readers = {
-        config_file: config.add_settings,
-        map_file: config.add_special_tokens,
-        added_file: config.add_tokens_by_id,
-    }
-    for file_name, add in readers.items():
-        folder.parse_json(file_name, add)
-        if config.is_complete:  # the other files are older
-            break
+    config = TokenizerConfig()
+    add = config.add_settings, config.add_special_tokens, config.add_tokens_by_id
+    readers = {"config.json": config.add_model_config} | dict(zip(TOKENIZER_CONFIG_FILES, add, strict=True))
+    for file_name, add_content in readers.items():
+        if not config.is_complete:  # else the other files are older
+            folder.parse_json(folder.in_encoder(file_name), add_content)
     return config
 
 
