@@ -151,16 +151,10 @@ def add_task(page: Page, task: str, sweeps: list[Sweep], stem: str) -> None:
     for sweep in sweeps:
         best = list(sweep.layers).index(sweep.best_layer)
         page.add_table(f"{sweep.name}: by layer", score_by_layer_table(sweep), best=best)
-        name = sanitize(sweep.name, MAX_NAME_LENGTH)
-        if sweep.difference:
-            page.add_note(
-                f"{name}: its runs {sweep.difference}, unlike other runs of the same name, so they are shown "
-                "apart and not averaged."
-            )
         for folder in sweep.copies:
             page.add_note(
-                f"{folder} has the layer and the seed of another run of {name}: it is not counted as "
-                "one more seed."
+                f"{folder} has the layer and the seed of another run of "
+                f"{sanitize(sweep.name, MAX_NAME_LENGTH)}: it is not counted as one more seed."
             )
     if sum(len(sweep.layers) for sweep in sweeps) > 1:
         by_size = {f"{stem}-parameters": partial(plots.draw_score_by_size, sweeps)}

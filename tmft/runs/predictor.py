@@ -59,23 +59,17 @@ def load_objective(task: Task, width: int, folder: Path, task_name: str = "") ->
     """
     objective = OBJECTIVES[task.objective](width, task).eval()
     prefix, path = f"{task_name}." if task_name else "", folder / HEAD_FILE
-    parameters = {prefix + name: weight for name, weight in objective.named_parameters()}
-    if not parameters:
+    if not objective.has_head:
         return objective
     if not is_file(path):
         raise InputError(
             f"{folder} has no {HEAD_FILE}, and {task.objective} needs a trained head: "
             "name a run of train.py on this task, at the layer that it trained"
         )
-    file = WeightFiles(path, {})
-    names = [name for name in file.names if name.startswith(prefix)]
-    weights = dict(file.iter_tensors(names, torch.float32))
-    shapes, expected = ({n: tuple(w.shape) for n, w in named.items()} for named in (weights, parameters))
-    if wrong := [name for name in expected | shapes if expected.get(name) != shapes.get(name)]:
-        form = f"{wrong[0]} of shape {shapes.get(wrong[0])} instead of {expected.get(wrong[0])}"
-        raise InputError(f"{path} has {form}: name a run on this task, at this layer")
-    for name, parameter in parameters.items():
-        parameter.data.copy_(weights[name])
+    with reading(path, "name a run on this task, at this layer"):
+        file = WeightFiles(path, {})
+        tensors = file.iter_tensors([name for name in file.names if name.startswith(prefix)], torch.float32)
+        objective.load_state_dict({name.removeprefix(prefix): weight for name, weight in tensors})
     return objective
 
 

@@ -4,7 +4,9 @@ A score of a sweep at a layer is the mean over its seeds, with the sample standa
 undefined score is NaN.
 """
 
+import json
 import math
+import os
 import statistics
 from collections.abc import Sequence
 from copy import copy
@@ -20,7 +22,6 @@ from tmft.io.formatting import MAX_NAME_LENGTH, mean_and_std, text_bar, text_tab
 from tmft.io.paths import PACKAGE_DATA
 from tmft.metrics import is_computed_on_text
 from tmft.runs.result_json import RESULT_FILE, find_score, list_score_names, read_result
-from tmft.runs.run_folder import first_difference
 
 # The settings that tables compare, or that a line of a table is for.
 COMPARED_SETTINGS = ("ckpt", "init", "layer", "keep_layers", "seed", "init_from")
@@ -40,8 +41,6 @@ class Sweep:
     # layer -> results, one per seed; sorted
     layers: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     copies: list[Path] = field(default_factory=list)  # folders of runs that are not counted
-    # how its runs differ from those of an earlier sweep of this name, such as "read another data train"
-    difference: str = ""
 
     def scores(self, layer: int, split: str, metric: str | None = None) -> list[float]:
         """Return the score of each seed at a layer, not x 100; NaN where it is undefined.
@@ -102,28 +101,23 @@ def group_into_sweeps(results: list[tuple[Path, dict[str, Any]]]) -> list[Sweep]
     or weights, or have different settings, are sweeps of their own, because their scores must not be
     averaged; so are those in different folders. A number after the name tells them apart.
     """
-    sweeps: dict[tuple[Path, str], list[Sweep]] = {}  # folder and name -> sweeps whose runs differ
+    sweeps: dict[str, Sweep] = {}
     for path, result in results:
         settings = result.get("settings", {})
         if "layer" not in settings or "test" not in result:
             continue  # a pre-training run
-        same_name = sweeps.setdefault((path.parent.parent, result["sweep"]), [])
-        firsts = (next(iter(sweep.layers.values()))[0] for sweep in same_name)
-        differences = [describe_difference(first, result) for first in firsts]
-        if "" in differences:
-            sweep = same_name[differences.index("")]
-        else:
+        key = sweep_key(path, result)
+        if key not in sweeps:
             first_settings = (result["provenance"] or [result])[0]["settings"]
-            sweep = Sweep(
+            sweeps[key] = Sweep(
                 name=result["sweep"],
                 checkpoint=first_settings["ckpt"] or first_settings["from_scratch"] or "",
                 data=result["data"],
                 metric=settings["task"]["metric"],
                 pretrained_on=[earlier_run["data"] for earlier_run in result["provenance"]],
                 num_hidden_layers=result["num_hidden_layers"],
-                difference=differences[0] if differences else "",
             )
-            same_name.append(sweep)
+        sweep = sweeps[key]
         runs = sweep.layers.setdefault(settings["layer"], [])
         if any(run["settings"].get("seed") == settings.get("seed") for run in runs):
             sweep.copies.append(path.parent)
@@ -131,49 +125,48 @@ def group_into_sweeps(results: list[tuple[Path, dict[str, Any]]]) -> list[Sweep]
             run = copy(result)
             run["folder"] = path.parent
             runs.append(run)
-    all_sweeps = [sweep for same_name in sweeps.values() for sweep in same_name]
     names: set[str] = set()
-    for sweep in all_sweeps:
+    for sweep in sweeps.values():
         numbered = (f"{sweep.name} ({number})" for number in count(2))
         sweep.name = next(name for name in chain([sweep.name], numbered) if name not in names)
         names.add(sweep.name)
         sweep.layers = {layer: sweep.layers[layer] for layer in sorted(sweep.layers)}
-    return all_sweeps
+    return [*sweeps.values()]
 
 
-def describe_difference(run: dict[str, Any], other: dict[str, Any]) -> str:
-    """Return what the other run reads or is set to that the first one is not, "" if they are of one sweep.
+def sweep_key(path: Path, result: dict[str, Any]) -> str:
+    """Return what the runs of a sweep have in common, as a text: folder, name, settings and digests.
 
     Runs that start from the weights of earlier runs (init_from) have a checkpoint of their own for each layer
-    and seed, so there only the data are compared.
+    and seed, so there only the data count. Two paths to the same folder are the same checkpoint.
     """
-    groups = ["data"] if run["settings"].get("init_from") else ["data", "checkpoint"]
-    before, now = (
-        {f"{group} {name}": digest for group in groups for name, digest in digests.get(group, {}).items()}
-        for digests in (run.get("digests", {}), other.get("digests", {}))
-    )
-    for name in before:
-        if name in now and before[name] != now[name]:
-            return f"read another {name}"
-    own = ("layer", "seed", "init_from")  # settings in which the runs of a sweep differ
-    shared = {key: value for key, value in other["settings"].items() if key not in own}
-    key = first_difference(run["settings"], shared)
-    return f"have {key} {short_repr(other['settings'][key])}" if key else ""
+    own = ("layer", "seed", "init_from")
+    settings = {k: v for k, v in result["settings"].items() if k not in own and v is not None}
+    if os.path.isdir(ckpt := settings.get("ckpt", "")):
+        settings["ckpt"] = os.path.realpath(ckpt)
+    digests = dict(result.get("digests", {}))
+    if result["settings"].get("init_from"):
+        digests.pop("checkpoint", None)
+    return json.dumps([str(path.parent.parent), result["sweep"], settings, digests], sort_keys=True)
 
 
 def describe_differences(sweeps: list[Sweep]) -> list[str]:
     """Describe for each sweep the settings in which the sweeps differ, such as "epochs 1, lr 3e-05".
 
     The texts are empty if the sweeps differ at most in COMPARED_SETTINGS, such as the checkpoint. The content
-    of the data is compared by its digests. Settings that not all runs have are not compared.
+    of the data and of a checkpoint from which all begin is compared by digests. Settings that not all runs
+    have are not compared.
     """
     all_settings = []
+    is_one_checkpoint = len({(sweep.checkpoint, *sweep.pretrained_on) for sweep in sweeps}) == 1
+    groups = ["data", "checkpoint"] if is_one_checkpoint else ["data"]
     for sweep in sweeps:
         run = next(iter(sweep.layers.values()))[0]
         settings = dict(run["settings"])
         settings |= {f"task.{key}": value for key, value in settings.pop("task", {}).items()}
-        digests = run.get("digests", {}).get("data", {})
-        settings |= {f"data {split}": digest[:8] for split, digest in digests.items()}
+        for group in groups:
+            digests = run.get("digests", {}).get(group, {})
+            settings |= {f"{group} {name}": digest[:8] for name, digest in digests.items()}
         all_settings.append({key: value for key, value in settings.items() if key not in COMPARED_SETTINGS})
     shared = [key for key in all_settings[0] if all(key in settings for settings in all_settings)]
     different = [key for key in shared if any(s[key] != all_settings[0][key] for s in all_settings)]
