@@ -59,7 +59,7 @@ def reserve_folder(
             "run_name",
         )
     check_output_folder(folder, inputs=[ckpt, settings.get("init_from")])
-    load_finished_result(folder, settings)
+    has_result(folder, settings)
     reserved[key] = ckpt
 
 
@@ -68,7 +68,7 @@ def is_finished(folder: Path, settings: dict[str, Any], digests: Digests, proces
 
     The folder of rank 0 counts: on another machine it may be another one, without the result.
     """
-    finished = processes.rank == 0 and load_finished_result(folder, settings, digests) is not None
+    finished = processes.rank == 0 and has_result(folder, settings, digests)
     if finished:
         print(f"{folder}: already finished, kept")
     if not (finished := processes.broadcast_object(finished)):
@@ -90,7 +90,7 @@ def lock_run_folder(
     if is_main:
         make_folder(folder)
     with folder_lock(folder) if is_main else nullcontext():
-        if is_main and load_finished_result(folder, settings, digests):
+        if is_main and has_result(folder, settings, digests):
             raise FolderInUseError(f"{folder}: another process has finished this run in the meantime")
         checkpoint = TrainingCheckpoint(folder / STATE_FILE, to_json_types(settings), processes, digests)
         if checkpoint.content:
@@ -109,17 +109,14 @@ def lock_run_folder(
 # -------------------------------------------------------------------------------------- comparing settings
 
 
-def load_finished_result(
-    folder: Path, settings: dict[str, Any], digests: Digests | None = None
-) -> dict[str, Any] | None:
-    """Return the result.json of a finished run, None if there is none, after comparing settings and files."""
+def has_result(folder: Path, settings: dict[str, Any], digests: Digests | None = None) -> bool:
+    """Return whether a folder holds a finished run, after comparing its settings and the files it read."""
     if not is_file(folder / RESULT_FILE):
-        return None
-    result = read_result(folder)
-    check_same_run(folder, "a finished", result, settings, digests)
+        return False
+    check_same_run(folder, "a finished", read_result(folder), settings, digests)
     with suppress(OSError):
         (folder / STATE_FILE).unlink(missing_ok=True)
-    return result
+    return True
 
 
 def check_same_run(

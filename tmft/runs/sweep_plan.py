@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -62,39 +63,39 @@ def expand_grid(
         config = original.config()
         if original.is_static:
             check_static_settings(base_config.pooling or "mean", bool(base_config.token_weights))
-        if base_config.keep_layers:
-            depths = [num_kept_layers(base_config.keep_layers, config)]
-        else:
-            depths = parse_layers(layers, config)  # before the weights are downloaded
+        kept, num_layers = base_config.keep_layers, config.num_hidden_layers
+        if kept and kept[-1] >= num_layers:
+            problem = f"keep_layers {kept[-1]}: this checkpoint has {num_layers} layers"
+            raise InputError(f"{problem}, choose from 0 to {num_layers - 1}", "keep_layers")
+        depths = [len(kept)] if kept else parse_layers(layers, config)  # before weights are downloaded
         needs_weights = not (base_config.init_from or base_config.init == "random")
         ckpt_folder = ModelFolder.open(ckpt) if needs_weights else original
-        for layer in depths:
-            for seed in seeds:
-                run_config = replace(base_config, ckpt=ckpt, layer=layer, seed=seed)
-                init_folder = ckpt_folder
-                if base_config.init_from:
-                    init_from = base_config.init_from.replace("{layer}", str(layer))
-                    init_from = init_from.replace("{seed}", str(seed))
-                    run_config = replace(run_config, init_from=init_from)
-                    init_folder = ModelFolder.open(init_from)
-                    check_same_model(init_folder, original, layer)
-                provenance = read_provenance(init_folder.path)
-                sweep = (run_name or default_sweep_name(run_config, provenance, data)) + suffix
-                folder = output_dir / f"{sweep}-layer{layer}-seed{seed}"
-                reserve_folder(folder, ckpt, run_config.to_flat_dict(), reserved)
-                runs.append(
-                    Run(
-                        config=run_config,
-                        sweep=sweep,
-                        folder=folder,
-                        data=data + suffix,
-                        init_folder=init_folder,
-                        checkpoint_digests=init_folder.digests(weights=run_config.init != "random"),
-                        provenance=provenance,
-                        num_hidden_layers=config.num_hidden_layers,
-                        is_trial=bool(suffix),
-                    )
+        for layer, seed in product(depths, seeds):
+            run_config = replace(base_config, ckpt=ckpt, layer=layer, seed=seed)
+            init_folder = ckpt_folder
+            if base_config.init_from:
+                init_from = base_config.init_from.replace("{layer}", str(layer))
+                init_from = init_from.replace("{seed}", str(seed))
+                run_config = replace(run_config, init_from=init_from)
+                init_folder = ModelFolder.open(init_from)
+                check_same_model(init_folder, original, layer)
+            provenance = read_provenance(init_folder.path)
+            sweep = (run_name or default_sweep_name(run_config, provenance, data)) + suffix
+            folder = output_dir / f"{sweep}-layer{layer}-seed{seed}"
+            reserve_folder(folder, ckpt, run_config.to_flat_dict(), reserved)
+            runs.append(
+                Run(
+                    config=run_config,
+                    sweep=sweep,
+                    folder=folder,
+                    data=data + suffix,
+                    init_folder=init_folder,
+                    checkpoint_digests=init_folder.digests(weights=run_config.init != "random"),
+                    provenance=provenance,
+                    num_hidden_layers=num_layers,
+                    is_trial=bool(suffix),
                 )
+            )
     return runs
 
 
@@ -200,17 +201,6 @@ def parse_layer_ranges(text: str) -> list[range]:
     if not any(ranges):
         raise InputError(f"layer {text}: the first number must be the smaller one", "layer")
     return ranges
-
-
-def num_kept_layers(keep_layers: tuple[int, ...], config: EncoderConfig) -> int:
-    """Return the number of keep_layers, after checking that the checkpoint has them."""
-    if keep_layers[-1] >= config.num_hidden_layers:
-        raise InputError(
-            f"keep_layers {keep_layers[-1]}: this checkpoint has {config.num_hidden_layers} layers, choose "
-            f"from 0 to {config.num_hidden_layers - 1}",
-            "keep_layers",
-        )
-    return len(keep_layers)
 
 
 def check_same_model(folder: ModelFolder, original: ModelFolder, layer: int) -> None:
