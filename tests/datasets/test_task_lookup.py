@@ -249,20 +249,10 @@ def test_sentences_are_read_from_a_table_or_from_lines(content, sentences, tmp_p
     assert read_sentences(tmp_path / "file") == sentences
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", r"no sentences \(.*file\): give a TSV file, or a text with one sentence per line"),
-        (b"sentence1\tsentence2\na\tb\tc\n", r"3 fields instead of 2 \(.*file, line 2\)"),
-        (b"sentence1\tsentence2\na\t \n", r"empty sentence \(.*file\): fill it in or remove the line"),
-        (b"\xff\xfe\x00", r"file is not text in UTF-8 \(it begins like UTF-16\): save it as UTF-8"),
-    ],
-)
-def test_a_file_without_sentences_is_one_line(content, message, tmp_path):
-    (tmp_path / "file").write_bytes(content)
-    with pytest.raises(InputError, match=message) as error:
+def test_an_empty_sentence_in_a_table_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("sentence1\tsentence2\na\t \n")
+    with pytest.raises(InputError, match=r"^empty sentence \(.*file\): fill it in or remove the line$"):
         read_sentences(tmp_path / "file")
-    assert "\n" not in str(error.value)
 
 
 # ------------------------------------------------------------------------------------- a part of train as dev

@@ -146,7 +146,7 @@ def test_embeddings_of_length_1_keep_this_length_when_they_have_fewer_dimensions
         embedder = server.EmbeddingAPI(lambda model=model: model)
         embedder.setup("cpu")
         requests = [
-            server.StrictRequest(model="tmft", input=SENTENCES, dimensions=dimensions)
+            server.NullFormatRequest(model="tmft", input=SENTENCES, dimensions=dimensions)
             for dimensions in (7, None, 24)
         ]
         found = [answer["embeddings"] for answer in embedder.predict(requests)]
@@ -159,35 +159,30 @@ def test_embeddings_of_length_1_keep_this_length_when_they_have_fewer_dimensions
         assert_same_embeddings(found[0], cut)
 
 
-# What is asked, the status, and a part of the sentence that says what is wrong.
+# What is asked, and a part of the sentence that says what is wrong.
 BAD_REQUESTS = {
-    "an empty list": ({"input": []}, 400, "input has 0 texts: give 1 to 2048"),
-    "10,000 texts": ({"input": ["music"] * 10_000}, 400, "input has 10000 texts: give 1 to 2048"),
-    "a million letters": ({"input": "a" * 1_000_000}, 400, "1000000 characters: give at most 100000"),
-    "a number": ({"input": 5}, 400, "input: Input should be a valid list"),
-    "token ids of a text": ({"input": [1, 2]}, 400, TOKEN_IDS),
-    "token ids": ({"input": [[1, 2], [3]]}, 400, TOKEN_IDS),
-    "texts and no token ids": ({"input": [[], []]}, 400, TOKEN_IDS),
-    "nothing in a list": ({"input": ["music", None]}, 400, "input: Input should be a valid"),
-    "no input": ({}, 400, "input: Field required"),
-    "half a character": (b'{"model": "tmft", "input": "\\ud800"}', 400, "half a character (a surrogate)"),
-    "half a character and a number": (b'{"model": "tmft", "input": ["\\ud800", {}]}', 400, "valid string"),
-    "no dimensions": ({"input": "music", "dimensions": 0}, 400, "dimensions is 0: give 1 to 24"),
-    "a truth value": ({"input": "music", "dimensions": True}, 400, "dimensions: Input should be a valid int"),
-    "bytes that are no text": (b"\xff\xfe", 400, "JSON decode error"),
-    "nested a million times": (b"[" * 1_000_000, 400, "error parsing the body"),
-    "too many dimensions": ({"input": "music", "dimensions": 25}, 400, "dimensions is 25: give 1 to 24"),
-    "another format": ({"input": "music", "encoding_format": "hex"}, 400, "'float' or 'base64'"),
-    "no JSON": (b'{"input": ', 400, "JSON decode error"),
+    "an empty list": ({"input": []}, "input has 0 texts: give 1 to 2048"),
+    "10,000 texts": ({"input": ["music"] * 10_000}, "input has 10000 texts: give 1 to 2048"),
+    "a million letters": ({"input": "a" * 1_000_000}, "1000000 characters: give at most 100000"),
+    "a number": ({"input": 5}, "input: Input should be a valid list"),
+    "token ids of a text": ({"input": [1, 2]}, TOKEN_IDS),
+    "token ids": ({"input": [[1, 2], [3]]}, TOKEN_IDS),
+    "nothing in a list": ({"input": ["music", None]}, "input: Input should be a valid"),
+    "no input": ({}, "input: Field required"),
+    "half a character": (b'{"model": "tmft", "input": "\\ud800"}', "half a character (a surrogate)"),
+    "no dimensions": ({"input": "music", "dimensions": 0}, "dimensions is 0: give 1 to 24"),
+    "too many dimensions": ({"input": "music", "dimensions": 25}, "dimensions is 25: give 1 to 24"),
+    "another format": ({"input": "music", "encoding_format": "hex"}, "'float' or 'base64'"),
+    "no JSON": (b'{"input": ', "JSON decode error"),
 }
 
 
 @pytest.mark.parametrize("name", BAD_REQUESTS)
 def test_a_bad_request_is_refused_in_a_sentence_and_the_server_lives_on(name, url):
-    request, expected_status, part = BAD_REQUESTS[name]
+    request, part = BAD_REQUESTS[name]
     status, answer = ask(url, request)
     message = answer["error"]["message"]
-    assert status == expected_status and part in message and len(message) < 400
+    assert status == 400 and part in message and len(message) < 400
     assert embeddings(url, input="music").shape == (1, 24)
 
 

@@ -194,14 +194,13 @@ def read_wordsim(folder: Path) -> Splits:
 CS224N_FILES = {"train": "train", "dev": "dev", "unlabelled": "test-student"}  # our split -> its name there
 
 
-def read_cs224n(folder: Path, prefix: str, label: str, num_texts: int = 2) -> Splits:
+def read_cs224n(folder: Path, prefix: str, label: str, texts: Sequence[str] = PAIR_COLUMNS) -> Splits:
     """Read {prefix}-train.csv, {prefix}-dev.csv and {prefix}-test-student.csv of the course CS 224N.
 
     Rows are (label, texts, id); those of "unlabelled", the test set of the course, whose labels are not
     published, lack the label. If there is only a dev file, its first 80 % become train, the next 10 % dev and
     the rest test.
     """
-    texts = ("sentence",) if num_texts == 1 else PAIR_COLUMNS
     splits = {}
     for split, name in CS224N_FILES.items():
         if is_file(path := folder / f"{prefix}-{name}.csv"):
@@ -233,7 +232,7 @@ labelled_file = partial(ReleaseFile, columns="label, space and text")
 def read_sst5(folder: Path) -> Splits:
     """Read the sentences of the Stanford Sentiment Treebank; class 0 is very negative, 4 very positive."""
     if is_file(folder / "ids-sst-dev.csv"):
-        return read_cs224n(folder, "ids-sst", "sentiment", num_texts=1)
+        return read_cs224n(folder, "ids-sst", "sentiment", ["sentence"])
     return read_files(
         folder, file_per_split(labelled_file("stsa.fine.{split}"), labelled_file("**/fine/sentiment-{split}"))
     )

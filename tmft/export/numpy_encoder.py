@@ -67,19 +67,18 @@ class Encoder:
         stored_layers = {name.split(".")[2] for name in self.weights if name.startswith("encoder.layer.")}
         check(len(stored_layers) == self.num_layers, f"config.json has {self.num_layers} layers")
 
-        transformer, pooling, *others = read_json(folder, "modules.json")
-        kinds = [module["type"].removeprefix("sentence_transformers.models.") for module in others]
-        names = transformer["type"], transformer["path"], pooling["type"]
-        first = "sentence_transformers.models.Transformer", "", "sentence_transformers.models.Pooling"
-        check(names == first, f"modules.json begins with {names}, not with {first}")
-        settings = read_json(folder, f"{pooling['path']}/config.json")
+        modules = read_json(folder, "modules.json")
+        kinds = [module["type"].removeprefix("sentence_transformers.models.") for module in modules]
+        begins_well = kinds[:2] == ["Transformer", "Pooling"] and modules[0]["path"] == ""
+        check(begins_well, f"modules.json begins with {kinds[:2]}, not with a Transformer and a Pooling")
+        settings = read_json(folder, f"{modules[1]['path']}/config.json")
         settings.pop("word_embedding_dimension", None)
         modes = [name for name, value in settings.items() if value and name != "include_prompt"]
         is_known = modes in (["pooling_mode_cls_token"], ["pooling_mode_mean_tokens"])
         check(is_known and settings.get("include_prompt", True), f"the Pooling has {settings}")
         self.pools_first_token = modes == ["pooling_mode_cls_token"]
         self.modules: list[Callable[[np.ndarray], np.ndarray]] = []  # what follows the pooling: functions
-        for kind, path in zip(kinds, [module["path"] for module in others], strict=True):
+        for kind, path in zip(kinds[2:], [module["path"] for module in modules[2:]], strict=True):
             if kind == "Dense":
                 weights = read_weights(folder, f"{path}/model.safetensors")
                 activation = read_json(folder, f"{path}/config.json")["activation_function"]

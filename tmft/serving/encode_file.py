@@ -21,11 +21,10 @@ Shapes: N lines, D dimensions of an embedding.
 """
 
 import hashlib
-import json
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -38,6 +37,7 @@ from tmft.errors import InputError
 from tmft.io.atomic import folder_lock, write_file, writing
 from tmft.io.distributed import Processes
 from tmft.io.files import read_json, reading
+from tmft.io.formatting import to_json
 from tmft.io.tables import check_pyarrow, read_texts, read_texts_and_values, table_kind
 from tmft.io.text import STDIN
 from tmft.sentence_encoder import SentenceEncoder
@@ -118,7 +118,7 @@ def encode_file(
                 write_file(out, partial(write_parquet, stored, model.dimensions, *table))
             else:
                 write_file(out, partial(write_npy, stored, count, model.dimensions, embedding_precision))
-            write_file(metadata_path(out), metadata_text(settings | {"vectors": vectors.hexdigest()}))
+            write_file(metadata_path(out), to_json(settings | {"vectors": vectors.hexdigest()}))
             for block in blocks:
                 block.unlink(missing_ok=True)
         processes.barrier()
@@ -165,11 +165,6 @@ def metadata_path(vectors: Path) -> Path:
     return vectors.parent / f"{vectors.name}.json"  # "." has no name, and is refused elsewhere
 
 
-def metadata_text(settings: dict[str, Any]) -> str:
-    """Return settings, which record the model and the text of embeddings, as the content of a JSON file."""
-    return json.dumps(settings, indent=2) + "\n"
-
-
 def batched(lines: Iterable[T]) -> Iterator[list[T]]:
     """Yield lists of BLOCK_SIZE lines; the last list may be shorter."""
     lines = iter(lines)
@@ -187,16 +182,15 @@ def blocks_folder(folder: Path, record: dict[str, Any], processes: Processes) ->
     At the end it is removed, unless there are blocks in it. Raises InputError if there are at the beginning
     those of a model with another record.
     """
-    lock: AbstractContextManager = nullcontext()
     if processes.rank == 0:
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        lock = folder_lock(folder, "write to another file with `out`", "out")
-    with lock:
+    lock = folder_lock(folder, "write to another file with `out`", "out")
+    with lock if processes.rank == 0 else nullcontext():
         try:
             if processes.rank == 0:
                 if not any(folder.glob("*-*.npy")):
-                    write_file(folder / MODEL_FILE, metadata_text(record))
+                    write_file(folder / MODEL_FILE, to_json(record))
                 elif names := names_that_differ(read_json(folder / MODEL_FILE), record):
                     raise resume_error(folder, f"model ({', '.join(names)})")
             processes.barrier()
@@ -293,7 +287,7 @@ def write_parquet(
         types = [pyarrow.parquet.read_schema(path).field(name).type for name in keep_columns]
     embedding = EMBEDDING_COLUMN, pyarrow.list_(pyarrow.float32(), dimensions)
     fields = [*zip(keep_columns, types, strict=True), embedding]
-    schema = pyarrow.schema(fields, metadata={"tmft": metadata_text(settings)})
+    schema = pyarrow.schema(fields, metadata={"tmft": to_json(settings)})
     with pyarrow.parquet.ParquetWriter(out, schema) as writer:
         while group := list(islice(blocks, GROUP_BLOCKS)):
             numbers = pyarrow.array(np.concatenate(group).reshape(-1))

@@ -24,7 +24,6 @@ from tmft.io.tables import read_texts
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
 from tmft.serving.embedding_identity import line_bytes, model_record, names_that_differ
 from tmft.serving.encode_file import (
-    EMBEDDING_PRECISIONS,
     batched,
     check_embedding_precision,
     is_parquet,
@@ -218,8 +217,6 @@ class SavedVectors:
                 raise InputError(f"{problem}: give the same model and options, or encode again", "vectors")
             self.embeddings = np.load(path, mmap_mode="r", allow_pickle=False)
             self.precision = self.metadata.get("embedding_precision", "float32")
-            if self.precision not in EMBEDDING_PRECISIONS:
-                raise ValueError(f"their precision is {self.precision!r}")
             row = to_precision(np.zeros((1, model.dimensions), np.float32), self.precision)
             shape, dtype = self.embeddings.shape, self.embeddings.dtype
             if len(shape) != 2 or shape[1:] != row.shape[1:] or dtype != row.dtype:

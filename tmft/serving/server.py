@@ -23,7 +23,7 @@ from fastapi import HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from litserve.specs.openai_embedding import EmbeddingRequest, EmbeddingResponse, OpenAIEmbeddingSpec
-from pydantic import StrictInt, field_validator
+from pydantic import field_validator
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.requests import ClientDisconnect
 
@@ -92,10 +92,8 @@ class EmbeddingAPI(litserve.LitAPI):
         return answers
 
 
-class StrictRequest(EmbeddingRequest):
-    """A request in which true is not 1, and a field of null has its default."""
-
-    dimensions: StrictInt | None = None
+class NullFormatRequest(EmbeddingRequest):
+    """A request in which a format of null is the default."""
 
     @field_validator("encoding_format", mode="before")
     @classmethod
@@ -123,7 +121,7 @@ class ValidatingEmbeddingSpec(OpenAIEmbeddingSpec):
         """Return the output of `predict` unchanged: it has the number of tokens already."""
         return output
 
-    async def embeddings_endpoint(self, request: StrictRequest, connection: Request) -> EmbeddingResponse:
+    async def embeddings_endpoint(self, request: NullFormatRequest, connection: Request) -> EmbeddingResponse:
         """Check a request and return its answer, unless its client hangs up or TIMEOUT passes."""
         num_texts = self.check(request)
         answer = asyncio.create_task(self.answer_in_turn(request, num_texts))
@@ -137,7 +135,7 @@ class ValidatingEmbeddingSpec(OpenAIEmbeddingSpec):
         answer.cancel()
         raise HTTPException(504, f"no answer within {TIMEOUT} seconds")
 
-    def check(self, request: StrictRequest) -> int:
+    def check(self, request: NullFormatRequest) -> int:
         """Return the number of texts of a request, or refuse it with status 400."""
         if isinstance(request.input, list) and any(isinstance(text, int | list) for text in request.input):
             raise HTTPException(400, TOKEN_IDS_PROBLEM)
@@ -154,7 +152,7 @@ class ValidatingEmbeddingSpec(OpenAIEmbeddingSpec):
             raise HTTPException(400, f"dimensions is {request.dimensions}: give 1 to {self.dimensions}")
         return len(texts)
 
-    async def answer_in_turn(self, request: StrictRequest, num_texts: int) -> EmbeddingResponse:
+    async def answer_in_turn(self, request: NullFormatRequest, num_texts: int) -> EmbeddingResponse:
         """Wait until the model has little else to do, where it can be cancelled, and then for its answer."""
         async with self.has_room:
             await self.has_room.wait_for(
@@ -163,7 +161,7 @@ class ValidatingEmbeddingSpec(OpenAIEmbeddingSpec):
             self.texts_at_work += num_texts
         return await asyncio.shield(asyncio.create_task(self.answer(request, num_texts)))
 
-    async def answer(self, request: StrictRequest, num_texts: int) -> EmbeddingResponse:
+    async def answer(self, request: NullFormatRequest, num_texts: int) -> EmbeddingResponse:
         """Return the answer of the model. It stays at work also if the client hangs up meanwhile."""
         try:
             return await asyncio.wait_for(super().embeddings_endpoint(request), TIMEOUT)
