@@ -72,6 +72,10 @@ class FineTuningRecipe(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.all_layers and self.freeze_layers is not None:
+            raise InputError(
+                "all_layers and freeze_layers: give one of the two", "all_layers", "freeze_layers"
+            )
         if self.all_layers == "widening" and self.matryoshka_dims:
             raise InputError(
                 "all_layers widening: it says itself how many dimensions a layer has: leave out "
@@ -178,11 +182,6 @@ class FineTuningConfig:
             raise InputError(
                 f"loss_weights {' '.join(map(str, self.loss_weights))}: there are {len(tasks)} tasks, give "
                 "one weight for each",
-                "loss_weights",
-            )
-        if self.loss_weights and not any(self.loss_weights):
-            raise InputError(
-                "loss_weights are all 0, so nothing would be trained: give one task a weight above 0",
                 "loss_weights",
             )
 

@@ -147,10 +147,6 @@ def assemble_training(
         task = MultiTask(tasks, recipe.task_sampling, recipe.stopping_strategy, recipe.epochs)
 
     if recipe.freeze_layers is not None:
-        if recipe.all_layers:
-            raise InputError(
-                "all_layers and freeze_layers: give one of the two", "all_layers", "freeze_layers"
-            )
         freeze = FreezeLayers(model, recipe.freeze_layers)
         callbacks.append(freeze)
         for name, single in tasks.items():
