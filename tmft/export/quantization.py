@@ -231,13 +231,10 @@ def largest_inputs(model: SentenceEncoder, linears: Iterable[nn.Linear]) -> dict
     hooks = [linear.register_forward_pre_hook(record) for linear in linears]
     token_ids = [[*special[:-1], *sequence, *special[-1:]][: model.max_length] for sequence in sequences]
     try:
-        embeddings = model.embed_token_ids(token_ids)
+        model.embed_token_ids(token_ids)
     finally:
         for hook in hooks:
             hook.remove()
-    if not embeddings.isfinite().all():
-        problem = "embeddings of random tokens have values that are not finite"
-        raise InputError(f"dtype int8: {problem}: check the weights of the model", "dtype")
     return largest
 
 
