@@ -29,7 +29,7 @@ import train  # noqa: E402
 from tmft.evaluation.bootstrap import NUM_RESAMPLES, count_rows, resample_spearman  # noqa: E402
 from tmft.pretraining import token_heads  # noqa: E402
 from tmft.pretraining.token_heads import ReplacedTokenDetection  # noqa: E402
-from tmft.reports.drawing import figure  # noqa: E402
+from tmft.reports.drawing import COLORS, figure  # noqa: E402
 from tmft.runs.predictions import read_predictions  # noqa: E402
 
 RUNS, JSON = Path("runs/law"), ROOT / "docs/law.json"
@@ -202,6 +202,8 @@ def answers(drawn: dict, scores: dict) -> dict[str, list[float]]:
     ]
     if all(one is not None for one in over_layers):
         values["all these layers: replaced - masked tokens"] = over_layers[0] - over_layers[1]
+    if {("cut", 6), ("rtd", 8)} <= drawn.keys():
+        values[f"{CONTROLS['cut']}: layer 6 after - before"] = drawn["cut", 6][:, 6] - drawn["rtd", 8][:, 6]
     return {what: [float(v.mean()), *np.percentile(v, (2.5, 97.5))] for what, v in values.items()}
 
 
@@ -222,15 +224,15 @@ def show(content: dict) -> None:
             print(f"| {task}, {NAMES[objective]}, {k} |", " | ".join([*cells[:-1], f"**{cells[-1]}**"]), "|")
         for what, (value, low, high) in measured["answers"].items():
             print(f"| {task}, {what} | {value:+.1f} | {low:+.1f} to {high:+.1f} |")
-    note = "mean over seeds, STSB test; the dot marks the layer with the loss, dashed lines are masked tokens"
+    note = "mean over seeds, STSB test, from layer 1 on; a dot marks the layer with the loss"
     words = {"xlabel": "layer", "ylabel": "Spearman x 100"}
     with figure(JSON.with_suffix(".svg"), "Score by layer, with the loss on layer k", note, **words) as axes:
         for objective, k, scores in models_of(content["stsb"]):
             if objective in OBJECTIVES:
-                test, color = np.mean(scores["test"], axis=0), f"C{DEPTHS[objective].index(int(k))}"
-                dash = "-" if objective == "rtd" else "--"
-                axes.plot(test, label=f"{NAMES[objective]}, k = {k}", color=color, linestyle=dash)
-                axes.plot(len(test) - 1, test[-1], "o", color=color)
+                test, dash = np.mean(scores["test"], axis=0), "-" if objective == "rtd" else "--"
+                style = {"color": COLORS[DEPTHS[objective].index(int(k))], "linestyle": dash}
+                axes.plot(range(1, len(test)), test[1:], label=f"{NAMES[objective]}, k = {k}", **style)
+                axes.plot(len(test) - 1, test[-1], "o", color=style["color"])
 
 
 def models_of(measured: dict) -> list[tuple[str, str, dict]]:

@@ -105,6 +105,7 @@ def test_the_script_on_the_loss_and_its_layer_finds_a_drop_that_follows_the_loss
         assert f"{title}, loss on layer 8: it - layer 7, best on dev" in answers
     _, low, high = answers["all these layers: replaced - masked tokens"]
     assert low < 0 < high
+    assert answers[f"{law.NAMES['cut']}: layer 6 after - before"][2] < -50
     scores = measured["stsb"]["scores"]["rtd"]["2"]
     expected = 100 * spearmanr(labels, np.load(tmp_path / "law.npz")["stsb/rtd2-0"][1, 1]).statistic
     assert scores["test"][1][1] == pytest.approx(expected)
