@@ -188,15 +188,13 @@ OUTPUT_ROOTS = [
     (data_command, "stsb --from {archive} --to {out}", "--to"),
 ]
 NOT_WRITABLE = {
-    "file/new.png": "cannot write (into )?{out}.*: .*file is not a folder that can be written",
-    "locked/new.png": "cannot write (into )?{out}.*: .*locked is not a folder that can be written",
+    "file/new.png": "cannot write {out}.*: .*file is not a folder that can be written",
+    "locked/new.png": "cannot write {out}.*: .*locked is not a folder that can be written",
     "": "{option} is empty: give a value, or remove it",
 }
 NO_FILE = dict.fromkeys([".", "..", "/", "folder"], "cannot write {out}: it is a folder, name a file")
 NO_FOLDER = dict.fromkeys([".", "..", "/"], "cannot write into {out}: the current folder is in it, or is")
-NO_FOLDER["file"] = (
-    "cannot write into {out}.*: .*file is not a folder|{out} exists already: name a new folder"
-)
+NO_FOLDER["file"] = "cannot write {out}.*: .*file is not a folder|{out} exists already: name a new folder"
 BAD_OUTPUTS = [
     (*row, out, message)
     for rows, outputs in (

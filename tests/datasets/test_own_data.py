@@ -210,7 +210,7 @@ MISTAKES = [
     ("train={t} test={t} --columns {c} --split 1,0,0", "--split divides one set of examples, but"),
     ("train={t} --columns text=first,label=none", "no column 'none'"),
     ("train={t} --columns sentence1=first,sentence2=second,score=second", "score 'other 0' is not a number"),
-    ("train={t} --columns {c} --out {t}", "cannot write into"),
+    ("train={t} --columns {c} --out {t}", "cannot write"),
     ("train={t} --columns {c} --out {full}", "train.tsv exists: remove it, or name another folder"),
     ("train={t} --columns {c} --colums x", "unknown option --colums; did you mean --columns?"),
     ("train={t}.txt --columns {c}", "is no table by its name"),

@@ -15,6 +15,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from tmft.errors import InputError, describe_error
+from tmft.io.files import matching_paths
 
 try:
     import fcntl
@@ -217,9 +218,7 @@ def check_writable(*paths: Path | None, inputs: Iterable[Path | str | None] = ()
     sources = [Path(path) for path in inputs if path is not None]
     for path in filter(None, paths):
         check_regular(path)
-        folder = next(parent for parent in path.absolute().parents if parent.exists())
-        if not (folder.is_dir() and os.access(folder, os.W_OK)):
-            raise InputError(f"cannot write {path}: {folder} is not a folder that can be written")
+        check_place(path, path.absolute().parent)
         for source in sources if path.exists() else []:
             if is_same_file(path, source):
                 raise InputError(f"cannot write {path}: the command reads this file, name another one")
@@ -247,19 +246,20 @@ def check_output_folder(
         raise InputError(f"{problem}; name a folder of its own")
     if is_new and os.path.lexists(folder):  # also a symbolic link that leads nowhere
         raise InputError(f"{folder} exists already: name a new folder")
-    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))
-    if not (place.is_dir() and os.access(place, os.W_OK)):
-        raise InputError(f"cannot write into {folder}: {place} is not a folder that can be written")
+    check_place(folder, folder.absolute())
     for source in inputs:
         if source is not None and is_same_file(folder, Path(source)):
             raise InputError(f"cannot write {folder}: the command reads this folder, name another one")
-    try:
-        entries = list(folder.iterdir()) if folder.is_dir() else []
-    except OSError as error:
-        raise InputError(f"cannot write {folder} ({describe_error(error)}): check its permissions") from None
-    for entry in entries:
+    for entry in matching_paths(folder, "*"):
         if not entry.is_dir():
             check_regular(entry)
+
+
+def check_place(path: Path, folder: Path) -> None:
+    """Raise InputError if `path` could not be written into a folder, or into a new one of this name."""
+    place = next(one for one in (folder, *folder.parents) if os.path.exists(one))
+    if not (place.is_dir() and os.access(place, os.W_OK)):
+        raise InputError(f"cannot write {path}: {place} is not a folder that can be written")
 
 
 def is_same_file(a: Path, b: Path) -> bool:
