@@ -6,6 +6,7 @@ from conftest import ROOT, tiny_model
 from transformers import AutoModel
 
 import tmft.cli.export_command as export_command
+from tmft.embedding.layer_mix import WORD_EMBEDDINGS
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.students.narrow_models import factorize_embeddings, principal_components
@@ -89,6 +90,16 @@ def test_the_result_is_an_electra_that_transformers_opens(tmp_path):
 def test_a_size_or_model_that_does_not_fit_is_refused(changes, size, message):
     with pytest.raises(InputError, match=message):
         factorize_embeddings(tiny_model(**changes), ["a man"], size)
+
+
+@pytest.mark.parametrize("layers", [(WORD_EMBEDDINGS, 2), (WORD_EMBEDDINGS,)])
+def test_a_model_that_pools_its_token_embeddings_is_refused(layers):
+    """Narrow embeddings have fewer dimensions than the hidden states beside them in the mean."""
+    model = tiny_model(model_type="bert")
+    model.layers = layers
+    with pytest.raises(InputError, match="embedding_size: the model pools its token embeddings") as error:
+        factorize_embeddings(model, ["a man plays"], 8)
+    assert "choose another --layer" in error.value.as_cli_message()
 
 
 def test_the_command_prunes_and_factorizes(tmp_path, capsys):

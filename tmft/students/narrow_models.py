@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tmft.checkpoints.model_card import ModelCardData
+from tmft.embedding.layer_mix import WORD_EMBEDDINGS
 from tmft.embedding.modules import Dense, Normalize
 from tmft.errors import MAX_COUNT, InputError, check_count
 from tmft.models.bert_families import ElectraConfig
@@ -117,7 +118,7 @@ def factorize_embeddings(
     Source: Lan et al. 2020, arXiv:1909.11942 (ALBERT), which trains such embeddings from the beginning.
 
     Raises InputError for an E out of range, for an empty text, and for a model that cannot be stored as a
-    BERT or has narrow embeddings already.
+    BERT, has narrow embeddings already or pools them.
     """
     encoder, old_config = model.encoder, model.encoder.config
     is_bert = not FAMILIES[old_config.model_type].bert_incompatible
@@ -125,6 +126,9 @@ def factorize_embeddings(
         problem = f"embedding_size: {old_config.model_type} with embeddings of {old_config.embedding_size}"
         remedy = "choose a BERT, or an ELECTRA whose embeddings are as wide as its layers"
         raise InputError(f"{problem} dimensions: {remedy}", "embedding_size")
+    if WORD_EMBEDDINGS in (model.layers or ()):
+        problem = "embedding_size: the model pools its token embeddings, which would get other dimensions"
+        raise InputError(f"{problem}: choose another `layer`", "embedding_size", "layer")
     check_count("embedding_size", embedding_size, 2, old_config.hidden_size - 1)
     counts = token_counts(model, lines)[: old_config.vocab_size]  # (V,)
     config, weights = convert_to_bert(encoder)
