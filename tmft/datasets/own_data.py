@@ -28,8 +28,8 @@ from tmft.io.text import UTF8, has_visible_text, join_lines, parse_number
 from tmft.tasks import BINARY, BOOLEANS, ENTAILMENT, PAIR_COLUMNS, TEXT_COLUMN, TRIPLET_COLUMNS
 
 Table = dict[str, list[str]]  # name of a column of a TSV file -> its N cells
-# The columns that a TSV file may have, in this order -> the task that reads it; "" if that depends on its
-# classes.
+# The columns that a TSV file may have, in this order, and the task that reads such a file. The task is ""
+# where it depends on the classes in the file.
 TASK_OF_COLUMNS: dict[tuple[str, ...], str] = {
     (*PAIR_COLUMNS, "score"): "stsb",
     (*PAIR_COLUMNS, "label"): "",

@@ -110,7 +110,7 @@ def read_mrpc(folder: Path) -> Splits:
 
 
 def read_sick(path: Path) -> Splits:
-    """Read SICK: one file, or the three of SemEval 2014."""
+    """Read SICK, which was published as one file, and by SemEval 2014 as three."""
     names = {
         "train": ("SICK_train.txt", "train.tsv"),
         "dev": ("SICK_trial.txt", "trial.tsv"),

@@ -129,7 +129,7 @@ def objective_config_class(objective: str) -> type[Any] | None:
 
 
 def hyperparameters(objective: str) -> list[str]:
-    """Return the names of the hyperparameters of an objective."""
+    """Return the names of the hyperparameters of an objective: the fields of its configuration."""
     config_class = objective_config_class(objective)
     return [field.name for field in fields(config_class)] if config_class else []
 

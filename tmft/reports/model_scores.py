@@ -58,7 +58,7 @@ class ModelScores:
 
 
 def read_model_scores(folder: Path) -> list[ModelScores]:
-    """Return the models in those of the JSON files below a folder that evaluate.py has written for one model.
+    """Return the models whose scores evaluate.py has written to JSON files below a folder, a model in each.
 
     Files of older versions, without the number of parameters, are skipped. A model is named after its
     checkpoint and, if several files have the same one, after its file, too. Raises InputError if such a file

@@ -93,7 +93,7 @@ def read_result(folder: Path) -> dict[str, Any]:
 
 
 def check_types(values: dict[str, Any], annotations: dict[str, Any]) -> None:
-    """Raise ValueError if one of the values is not of its type."""
+    """Raise ValueError if a value does not have the type that `annotations` gives for its name."""
     for name, value in values.items():
         if not fits_annotation(value, annotations.get(name, Any)):
             raise ValueError(f"{name} is {short_repr(value)}")

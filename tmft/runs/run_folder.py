@@ -66,7 +66,7 @@ def reserve_folder(
 def is_finished(folder: Path, settings: dict[str, Any], digests: Digests, processes: Processes) -> bool:
     """Return whether a run is finished, after comparing settings and files, on all processes.
 
-    The folder of rank 0 counts: on another machine it may be another one, without the result.
+    Rank 0 looks into its folder: that of a process on another machine may have no result.
     """
     finished = processes.rank == 0 and has_result(folder, settings, digests)
     if finished:

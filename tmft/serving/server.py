@@ -93,7 +93,7 @@ class EmbeddingAPI(litserve.LitAPI):
 
 
 class NullFormatRequest(EmbeddingRequest):
-    """A request in which a format of null is the default."""
+    """A request in which encoding_format may be null, which stands for its default."""
 
     @field_validator("encoding_format", mode="before")
     @classmethod
