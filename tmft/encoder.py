@@ -99,7 +99,7 @@ class EncoderConfig:
                 f"{self.position_offset + 3} or more, a sentence needs 3 positions{start}"
             )
         D, H = self.hidden_size, self.num_attention_heads
-        if self.whole_heads and (H == 0 or D % H):
+        if self.whole_heads and D % H:
             raise InputError(
                 f"hidden_size {D} is not a multiple of num_attention_heads {H} (config.json): one of the two "
                 "is wrong"

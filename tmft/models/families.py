@@ -42,7 +42,10 @@ RELATED_FAMILIES = {
     "gemma3": "this is the model of text and images, take a checkpoint of its text model, gemma3_text",
 }
 # Fields of configurations that are numbers of 1 or more; others may be 0.
-POSITIVE = ("vocab_size", "hidden_size", "local_attention", "sliding_window_pattern", "query_pre_attn_scalar")
+POSITIVE = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "d_kv"),
+    *("local_attention", "sliding_window_pattern", "query_pre_attn_scalar"),
+)
 # Keys of config.json that are written only if their value is not the default.
 RARE_KEYS = ("is_causal", "is_decoder", "layer_types")
 # How the names of tensors end that are constants, not weights: old versions of transformers saved them.

@@ -124,7 +124,7 @@ class RotaryConfig(RotarySettings, EncoderConfig):
         """Raise InputError if a value is out of range, or if two values contradict each other."""
         super().check()
         H, K, A = self.num_attention_heads, self.num_key_value_heads, self.head_dim
-        if H == 0 or K == 0 or H % K:
+        if H % K:
             raise InputError(
                 f"num_attention_heads {H} is not a multiple of num_key_value_heads {K} (config.json): one of "
                 "the two is wrong"

@@ -69,6 +69,12 @@ class T5Config(EncoderConfig):
             raise InputError(
                 "num_decoder_layers is 0 (config.json): `pooling` decoder needs 1 or more", "pooling"
             )
+        buckets, distance = self.relative_attention_num_buckets, self.relative_attention_max_distance
+        if buckets < 4 or distance <= buckets // 4:  # see relative_position_bucket
+            raise InputError(
+                f"relative_attention_num_buckets {buckets}, relative_attention_max_distance {distance} "
+                "(config.json): expected 4 buckets or more, and a distance above a quarter of them"
+            )
 
 
 @dataclass(frozen=True)
