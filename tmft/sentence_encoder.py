@@ -677,7 +677,7 @@ class SentenceEncoder(nn.Module):
 
         return push_sentence_encoder(self, repo_id, private)
 
-    # ------------------------------------------- expected by the evaluators of sentence-transformers and MTEB
+    # ---------------------------------------------------- expected by the evaluators of sentence-transformers
 
     def similarity(self, u: np.ndarray | Tensor, v: np.ndarray | Tensor) -> Tensor:
         """Return the similarity of each embedding in u with each one in v: (N, M) float32.

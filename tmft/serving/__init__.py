@@ -1,1 +1,1 @@
-"""Using a finished model: embeddings of large files, search, a server, and an adapter for mteb."""
+"""Using a finished model: embeddings of large files, search, and a server."""
