@@ -13,7 +13,6 @@ import torch
 from conftest import SENTENCES, assert_same_embeddings, tiny_model
 
 from tmft.checkpoints.model_card import describe_compatibility
-from tmft.checkpoints.model_folder import ModelFolder
 from tmft.embedding.modules import Dense, Normalize
 from tmft.errors import InputError
 from tmft.evaluation.evaluators import use_saved_similarity
@@ -42,16 +41,6 @@ def theirs(folder: Path):
 
 
 # ------------------------------------------------------------------------------------- what it says, by hand
-
-
-def test_the_pooling_is_read_from_the_folder_that_modules_json_names(tiny_folder):
-    modules = read_config(tiny_folder, "modules.json")
-    modules[1]["path"] = "5_Pool"
-    (tiny_folder / "5_Pool").mkdir()
-    write_config(tiny_folder, modules, "modules.json")
-    write_config(tiny_folder, {"pooling_mode": "cls"}, "5_Pool/config.json")
-    assert SentenceEncoder.from_pretrained(tiny_folder).pooling == "cls"
-    assert "5_Pool/config.json" in ModelFolder(tiny_folder).file_names()
 
 
 def test_it_is_said_that_a_dense_gets_another_layer_than_it_was_trained_on(tmp_path, caplog):
@@ -118,9 +107,6 @@ def test_sentence_transformers_gives_zeros_where_all_weights_are_0_as_the_card_s
     assert "all have weight 0 a vector of zeros" in (tmp_path / "README.md").read_text()
     text = ["a, the. A man!"]
     assert not theirs(tmp_path).encode(text).any() and model.encode(text).any()
-
-
-# --------------------------------------------------------------------------------------- all choices at once
 
 
 # ----------------------------------------------------------------------------------------- prompts by name

@@ -1,14 +1,11 @@
 """Dense, LayerNorm and Normalize, which may follow the pooling: by hand, in float32, there and back."""
 
-import json
 import math
 
 import pytest
 import torch
-from conftest import SENTENCES, store_weights, tiny_model
+from conftest import SENTENCES, tiny_model
 
-from tmft.checkpoints.model_folder import ModelFolder
-from tmft.checkpoints.st_folder import read_module
 from tmft.embedding.modules import (
     ACTIVATIONS,
     MODULE_CLASSES,
@@ -76,44 +73,6 @@ def test_weights_in_half_precision_are_rounded_but_the_sum_is_not():
 
 
 # ------------------------------------------------------------------------------------------- there and back
-
-
-@pytest.mark.parametrize(
-    ("config", "activation"),
-    [
-        ({}, "Tanh"),
-        ({"activation_function": "torch.nn.modules.activation.Tanh"}, "Tanh"),
-        ({"activation_function": "torch.nn.modules.linear.Identity"}, "Identity"),
-        ({"activation_function": "torch.nn.modules.activation.ReLU"}, "ReLU"),
-    ],
-)
-def test_the_activation_is_that_of_the_folder_or_tanh(config, activation):
-    module = Dense.from_config({"in_features": 2, "out_features": 2} | config)
-    assert type(module.activation).__name__ == activation
-
-
-@pytest.mark.parametrize(
-    ("settings", "weights"),
-    [
-        ({"out_features": 2}, {}),
-        ({"in_features": 2, "out_features": 2}, {}),
-        ({"in_features": 3, "out_features": 2, "bias": False}, {"linear.weight": torch.ones(2, 2)}),
-        ({"in_features": "2", "out_features": 2}, {}),
-    ],
-    ids=["no width", "no weights", "other width", "no number"],
-)
-def test_a_module_that_does_not_fit_its_weights_is_an_error(settings, weights, tmp_path):
-    (tmp_path / "2_Dense").mkdir()
-    (tmp_path / "2_Dense/config.json").write_text(json.dumps(settings))
-    store_weights(tmp_path / "2_Dense", weights)
-    entry = {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}
-    (tmp_path / "modules.json").write_text(json.dumps([entry]))
-    folder = ModelFolder(tmp_path)
-    with pytest.raises(
-        InputError, match=r"/2_Dense is not a complete Dense \(.*\): restore its files"
-    ) as error:
-        read_module(folder, folder.modules[0])
-    assert "\n" not in str(error.value)
 
 
 def test_a_projection_is_a_linear_map_and_normalize():

@@ -34,7 +34,6 @@ TESTS = {
         "tests/checkpoints/test_files_of_others.py",
         "tests/test_sentence_encoder.py",
         "tests/embedding",
-        "tests/checkpoints/test_refused_folders.py",
         "tests/checkpoints/test_any_model.py",
         "tests/checkpoints/test_any_st_folder.py",
     ],
@@ -75,7 +74,6 @@ TESTS = {
     "tmft/checkpoints/model_folder.py": [
         "tests/checkpoints/test_files_of_others.py",
         "tests/checkpoints/test_model_folder.py",
-        "tests/checkpoints/test_refused_folders.py",
         "tests/checkpoints/test_load.py",
         "tests/checkpoints/test_weights.py",
         "tests/checkpoints/test_st_folder.py",
@@ -92,7 +90,6 @@ TESTS = {
         "tests/checkpoints/test_files_of_others.py",
         "tests/checkpoints/test_model_card.py",
         "tests/checkpoints/test_st_folder.py",
-        "tests/checkpoints/test_refused_folders.py",
         "tests/checkpoints/test_any_model.py",
         "tests/checkpoints/test_any_st_folder.py",
     ],
