@@ -39,10 +39,3 @@ def train_spm(**changes) -> bytes:
         sentence_iterator=iter(made_up_sentences(400, seed=0)), model_writer=file, **(settings | changes)
     )
     return file.getvalue()
-
-
-def tiny_t5_spm(**changes) -> bytes:
-    """A spiece.model with the special pieces of T5's."""
-    special = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
-    special |= {"pad_piece": "<pad>", "eos_piece": "</s>", "unk_piece": "<unk>", "byte_fallback": False}
-    return train_spm(**special | changes)

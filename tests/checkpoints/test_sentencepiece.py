@@ -4,11 +4,9 @@ import random
 import struct
 
 import pytest
-from conftest import tiny_model
-from spm_model import tiny_t5_spm, train_spm
-from tokenizer_forms import random_texts
+from spm_model import train_spm
+from tokenizer_forms import deberta_vocabulary
 
-from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.sentencepiece import CONTROL, read_spm
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
@@ -21,23 +19,10 @@ def spm_model() -> bytes:
 
 
 @pytest.fixture
-def folder(tmp_path, spm_model):
-    """As microsoft/deberta-v3-base: spm.model, two settings, and a word table longer than the tokenizer's."""
-    (tmp_path / "spm.model").write_bytes(spm_model)
-    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false, "vocab_type": "spm"}')
-    shape = {
-        "vocab_size": 700,
-        "embedding_size": 24,
-        "max_position_embeddings": 64,
-        "relative_attention": True,
-    }
-    shape |= {"position_buckets": 16, "pos_att_type": "p2c|c2p"}
-    save_encoder(tiny_model(model_type="deberta-v2", **shape).encoder, tmp_path)
+def folder(tmp_path):
+    """As microsoft/deberta-v3-base: spm.model and two settings."""
+    deberta_vocabulary(tmp_path)
     return tmp_path
-
-
-def ids(tokenizer, sentences: list[str]) -> list[list[int]]:
-    return tokenizer(sentences, max_length=10**9)[0]
 
 
 @pytest.fixture
@@ -98,24 +83,3 @@ def test_a_score_that_is_no_number_is_refused(tmp_path, score):
     piece = b"\x0a\x01a\x15" + struct.pack("<f", score)
     content = b"".join([b"\x0a", bytes([len(piece)]), piece, b"\x12\x00\x1a\x00"])
     assert f"the score of piece 0 is {score}" in refused(tmp_path / "spm.model", content)
-
-
-def test_a_file_with_wrong_bytes_is_refused_or_read_in_one_line(tmp_path):
-    """Anywhere, in the trie, at its begin; a panic of the tokenizers library is no Exception."""
-    chance, path, spiece = random.Random(0), tmp_path / "spiece.model", tiny_t5_spm()
-    path.write_bytes(spiece)
-    whole = read_spm(path).character_map
-    begin, size = spiece.index(whole) + 4, int.from_bytes(whole[:4], "little")
-    texts, refused = random_texts(40, seed=4), 0
-    for number in range(150):
-        first, behind = [(0, len(spiece)), (begin, begin + size), (begin, begin + size // 20)][number % 3]
-        damaged = bytearray(spiece)
-        for _ in range(chance.choice([1, 3, 50, 5000])):
-            damaged[chance.randrange(first, behind)] = chance.randrange(256)
-        path.write_bytes(damaged)
-        try:
-            ids(load_tokenizer(tmp_path), texts)
-        except InputError as error:
-            assert "\n" not in str(error)
-            refused += 1
-    assert 10 < refused < 150

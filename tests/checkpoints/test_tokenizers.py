@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import SENTENCES, VOCABULARY, vocabulary_folder
+from conftest import VOCABULARY, vocabulary_folder
 from tokenizer_forms import bert_vocabulary, random_texts
 
 from tmft.checkpoints.tokenizers import load_tokenizer, tokenizer_to_files
-from tmft.tokenizer import Tokenizer
 
 
 def ids(folder) -> list[list[int]]:
@@ -41,37 +40,6 @@ def test_both_spellings_of_the_length_limit_are_read_and_a_huge_one_is_none(key)
     assert load_tokenizer(vocabulary_folder(**{key: int(1e30)})).max_length is None
 
 
-def test_truncated_sentences_are_counted():
-    tokenizer = load_tokenizer(vocabulary_folder(do_lower_case=True))
-    whole, none = tokenizer(SENTENCES, max_length=99)
-    assert none == 0
-    assert tokenizer(SENTENCES, max_length=6)[1] == sum(len(tokens) > 6 for tokens in whole) == 2
-
-
-@pytest.mark.parametrize("suffix_length", [1, 2, 4])
-def test_the_last_tokens_of_a_long_sentence_stay(suffix_length):
-    tokenizer = load_tokenizer(vocabulary_folder())
-    (whole,), _ = tokenizer(SENTENCES[2:3], max_length=99)
-    (ids, short), cut = tokenizer([SENTENCES[2], "music"], max_length=6, suffix_length=suffix_length)
-    assert ids == whole[: 6 - suffix_length] + whole[-suffix_length:] and len(ids) == 6 < len(whole)
-    assert (short, cut) == (tokenizer(["music"], 6)[0][0], 1)
-
-
-# ----------------------------------------------------------------------------- without special tokens, words
-
-
-@pytest.fixture
-def bare() -> Tokenizer:
-    """As static models want it."""
-    whole = load_tokenizer(vocabulary_folder())
-    return Tokenizer(whole.backend, whole.special_tokens, whole.max_length, add_special_tokens=False)
-
-
-def test_a_tokenizer_without_special_tokens_adds_none(bare):
-    whole = load_tokenizer(vocabulary_folder())(SENTENCES, 99)[0]
-    assert bare(SENTENCES, 99)[0] == [ids[1:-1] for ids in whole]
-
-
 def test_the_vocabulary_is_in_the_order_of_the_ids():
     tokenizer = load_tokenizer(vocabulary_folder())
     words, numbers = tokenizer.vocabulary, tokenizer.backend.get_vocab()
@@ -84,14 +52,6 @@ def test_an_id_without_a_token_is_named_by_itself():
     folder = vocabulary_folder()
     (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nman\na\n", encoding="utf-8")
     assert load_tokenizer(folder).vocabulary == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[4]", "man", "a"]
-
-
-@pytest.fixture
-def shuffled():
-    """A tokenizer whose special tokens stand elsewhere than usual."""
-    folder = vocabulary_folder()
-    (folder / "vocab.txt").write_text("a\n[SEP]\n[UNK]\n[CLS]\n[PAD]\n", encoding="utf-8")
-    return load_tokenizer(folder)
 
 
 @pytest.mark.parametrize("cls", ["a b", "$A", "$B", "$0", "x:7", ":", "a:b:c", "[SEP]:1"])
