@@ -33,7 +33,7 @@ from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import Examples
 from tmft.errors import InputError
 from tmft.loss import CosineMSE
-from tmft.models.families import FAMILIES, parameter_counts
+from tmft.models.families import FAMILIES, parameter_counts, random_encoder
 from tmft.packing import pack
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.sentence_encoder import SentenceEncoder
@@ -248,6 +248,31 @@ def test_a_truncated_folder_is_the_same_model_in_transformers_and_sentence_trans
             )
             again = load_encoder(saved).state_dict()
             assert all(torch.equal(again[name], weight) for name, weight in encoder.state_dict().items())
+
+
+@pytest.mark.parametrize("model_type", NAMES)
+def test_random_weights_begin_as_in_transformers(model_type, tmp_path):
+    """Each weight has the mean, the standard deviation and, where it is cut off, the range."""
+    import transformers
+
+    family = FAMILIES[model_type]
+    sizes = {"vocab_size": 500, "hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 320}
+    sizes |= {"num_attention_heads": 32, "initializer_range": 0.05}
+    content = {family.keys.get(name, name): size for name, size in sizes.items()} | {"pad_token_id": 0}
+    config = transformers.AutoConfig.for_model(model_type, **content)
+    torch.manual_seed(0)
+    getattr(transformers, family.transformers_class)(config).save_pretrained(tmp_path)
+    theirs = load_encoder(tmp_path)
+    ours = random_encoder(theirs.config).state_dict()
+    for name, expected in theirs.state_dict().items():
+        tolerance = 5 * expected.numel() ** -0.5
+        deviation = expected.std(correction=0).item()
+        assert ours[name].std(correction=0).item() == pytest.approx(deviation, rel=tolerance), name
+        mean = expected.mean().item()
+        assert ours[name].mean().item() == pytest.approx(mean, abs=2 * tolerance * deviation), name
+        if expected.numel() > 10_000:
+            largest = expected.abs().max().item()
+            assert ours[name].abs().max().item() == pytest.approx(largest, rel=0.35), name
 
 
 TRAIN = Examples([["a man plays", "music", "the cat eats", "two dogs", "it is not"],
