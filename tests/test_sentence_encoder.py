@@ -11,14 +11,13 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from conftest import SENTENCES, assert_same_embeddings, embed_columns, tiny_model
+from conftest import SENTENCES, assert_same_embeddings, tiny_model
 
 import tmft.sentence_encoder
 from tmft import InputError, SentenceEncoder, distill
 from tmft.embedding.modules import Dense
 from tmft.export.export import export
 from tmft.packing import length_bucketed_batches
-from tmft.pooling import POOLINGS, required_components
 from tmft.sentence_encoder import check_finite_embeddings
 from tmft.students.narrow_models import factorize_embeddings
 from tmft.students.vocabulary_pruning import prune_vocabulary
@@ -46,27 +45,19 @@ def test_all_layers_in_one_pass_equal_each_truncated_model(tiny_folder):
         torch.testing.assert_close(states[layer], expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("k", [1, 2, 3])
-def test_the_texts_of_examples_are_embedded_column_by_column(k):
-    model = tiny_model()
-    texts = [SENTENCES[:2], [SENTENCES[2], SENTENCES[0]], SENTENCES[3:5]][:k]
-    embeddings = embed_columns(model, texts)
-    assert len(embeddings) == k
-    for column, text in zip(embeddings, texts, strict=True):
-        assert_same_embeddings(column.numpy(), model.encode(text))
-
-
 def test_sentences_of_the_same_tokens_have_bit_identical_embeddings():
     embeddings = tiny_model().encode([*SENTENCES, "MUSIC", *SENTENCES])
     assert np.array_equal(embeddings[:5], embeddings[6:])
     assert np.array_equal(embeddings[5], embeddings[SENTENCES.index("music")])
 
 
-def test_dropout_is_off_while_a_model_in_training_mode_encodes():
+def test_dropout_is_off_while_a_model_in_training_mode_encodes_and_each_module_keeps_its_mode():
     model = tiny_model()
     expected = model.encode(SENTENCES)
-    assert np.array_equal(model.train().encode(SENTENCES), expected)
-    assert model.training and model.encoder.layers[0].attention_dropout.training
+    model.train().encoder.layers[0].eval()
+    before = [module.training for module in model.modules()]
+    assert np.array_equal(model.encode(SENTENCES), expected)
+    assert [module.training for module in model.modules()] == before
 
 
 def test_long_sentences_are_truncated_and_counted_in_one_line(caplog, monkeypatch):
@@ -122,8 +113,6 @@ SAME_EMBEDDINGS = {
     ),
     "a tensor": lambda model: model.encode(SENTENCES, convert_to_tensor=True).numpy(force=True),
     "not numpy": lambda model: model.encode(SENTENCES, convert_to_numpy=False).numpy(force=True),
-    "queries": lambda model: model.encode_query(SENTENCES),
-    "documents": lambda model: model.encode_document(SENTENCES),
     "a copy": lambda model: copy.deepcopy(model).encode(SENTENCES),
     "a pickle": lambda model: pickle.loads(pickle.dumps(model)).encode(SENTENCES),
 }
@@ -143,18 +132,6 @@ def test_a_prompt_of_one_call_is_applied_and_not_kept(prompt, model, embeddings)
     assert np.array_equal(model.encode(SENTENCES, prompt=prompt), expected)
     assert np.array_equal(model.encode(SENTENCES), embeddings)
     assert np.array_equal(with_prompt.encode(SENTENCES, prompt=""), embeddings)
-
-
-@pytest.mark.parametrize("name", ["query", "document"])
-def test_queries_and_documents_have_their_own_prompts_unless_one_is_given(name):
-    model = tiny_model()
-    model.prompts |= {"query": "two dogs ", "document": "the cat: ", "other": "music "}
-    method = {"query": model.encode_query, "document": model.encode_document}[name]
-    assert np.array_equal(method(SENTENCES), model.encode(SENTENCES, prompt_name=name))
-    assert np.array_equal(method(SENTENCES, prompt=""), model.encode(SENTENCES))
-    other = model.encode(SENTENCES, prompt_name="other")
-    assert np.array_equal(method(SENTENCES, prompt_name="other"), other)
-    assert not np.allclose(other, model.encode(SENTENCES), atol=0.01)
 
 
 def test_token_weights_that_count_the_tokens_of_a_prompt_fit_prompts_of_its_length_alone():
@@ -196,79 +173,59 @@ def load_with(**options):
     return lambda model: SentenceEncoder.from_pretrained("data/tiny", **options)
 
 
-WRONG_VALUES = {
-    "a longer text than there are positions": (
-        set_attribute("max_length", 41),
-        "max_length 41: choose 3 to 40,",
-    ),
-    "a length as text": (set_attribute("max_length", "20"), "max_length 20: choose 3 to"),
-    "half a token": (load_with(max_length=20.5), "max_length 20.5: give a whole number or None"),
-    "half a dimension": (set_attribute("truncate_dim", 12.0), "truncate_dim 12.0: give a whole number"),
-    "a default prompt that there is not": (
+HALF_CHARACTER = r"sentence 1 \('.*'\) has half a character .*: decode the text"
+REFUSED_CALLS = [  # the error, words of its message, and the call
+    (InputError, "^max_length 41: choose 3 to 40,", set_attribute("max_length", 41)),
+    (InputError, "^max_length 20: choose 3 to", set_attribute("max_length", "20")),
+    (InputError, "^max_length 20.5: give a whole number or None", load_with(max_length=20.5)),
+    (InputError, "^truncate_dim 12.0: give a whole number", set_attribute("truncate_dim", 12.0)),
+    (
+        InputError,
+        "^default_prompt_name 'sts': choose one of query, document",
         set_attribute("default_prompt_name", "sts"),
-        "default_prompt_name 'sts': choose one of query, document",
     ),
-    "a number as prompt": (encode_with(prompt=5), "prompt 5: give a text"),
-    "a number as the name of a prompt": (
-        encode_with(prompt_name=5),
-        "prompt_name 5: choose one of query, doc",
-    ),
-    "a mean with a layer that there is not": (set_attribute("layers", (1, 9)), "layers 1.9: .* has 4 layers"),
-    "a number as pooling": (load_with(pooling=5), "pooling 5: give a text or None"),
-    "other weights than there are": (
-        load_with(init="Random"),
-        "init 'Random': choose one of pretrained, random",
-    ),
-    "an object as device": (load_with(device=torch.device("xla")), "device xla: .*: use auto or cpu"),
-}
-REFUSED_CALLS = {name: (call, InputError, f"^{message}") for name, (call, message) in WRONG_VALUES.items()}
-REFUSED_CALLS |= {
-    "an unknown option": (
-        lambda model: model.encode(SENTENCES, batchsize=3),
-        TypeError,
-        "unexpected keyword argument 'batchsize'",
-    ),
-    "int8": (lambda model: model.encode(SENTENCES, precision="int8"), TypeError, "encode: precision='int8'"),
-    "embeddings of tokens": (
-        lambda model: model.encode(SENTENCES, output_value="token_embeddings"),
+    (InputError, "^layers 1.9: .* has 4 layers", set_attribute("layers", (1, 9))),
+    (InputError, "^pooling 5: give a text or None", load_with(pooling=5)),
+    (InputError, "^init 'Random': choose one of pretrained, random", load_with(init="Random")),
+    (InputError, "^device xla: .*: use auto or cpu", load_with(device=torch.device("xla"))),
+    (InputError, "^device gpu: torch calls an NVIDIA GPU cuda: use cuda or auto$", load_with(device="gpu")),
+    (InputError, "^prompt 5: give a text", encode_with(prompt=5)),
+    (InputError, "^prompt_name 5: choose one of query, doc", encode_with(prompt_name=5)),
+    (TypeError, "unexpected keyword argument 'batchsize'", encode_with(batchsize=3)),
+    (TypeError, "encode: precision='int8'", encode_with(precision="int8")),
+    (
         TypeError,
         "encode: output_value='token_embeddings' is not supported",
+        encode_with(output_value="token_embeddings"),
     ),
-    "a device": (lambda model: model.encode(SENTENCES, device="cuda"), TypeError, "encode: device='cuda'"),
-    "nothing as a sentence": (lambda model: model.encode(["a", None]), TypeError, "sentence 1 is 'None',"),
-    "a list as a sentence": (lambda model: model.encode(["a", ["b", "c"]]), TypeError, "sentence 1 is .* of"),
-    "bytes as a sentence": (lambda model: model.encode([b"a"]), TypeError, "sentence 0 is .* of type"),
-    "half a character of bytes that are not UTF-8": (
+    (TypeError, "encode: device='cuda'", encode_with(device="cuda")),
+    (TypeError, "sentence 1 is 'None',", lambda model: model.encode(["a", None])),
+    (TypeError, "sentence 1 is .* of", lambda model: model.encode(["a", ["b", "c"]])),
+    (TypeError, "sentence 0 is .* of type", lambda model: model.encode([b"a"])),
+    (TypeError, "a list of sentences is", lambda model: model.tokenize("abc")),
+    (TypeError, "compares embeddings, not sentences", lambda model: model.similarity(["a"], ["b"])),
+    (TypeError, "compares embeddings, not sentences", lambda model: model.similarity_pairwise("a", "b")),
+    (InputError, HALF_CHARACTER, lambda model: model.encode(["a", json.loads('"a \\ud83d"')])),
+    (
+        InputError,
+        HALF_CHARACTER,  # of bytes that are not UTF-8
         lambda model: model.encode(["a", b"caf\xe9".decode(errors="surrogateescape")]),
-        InputError,
-        r"sentence 1 \('.*'\) has half a character .*: decode the text",
     ),
-    "half a character of JSON": (
-        lambda model: model.encode(["a", json.loads('"a \\ud83d"')]),
-        InputError,
-        r"sentence 1 \('.*'\) has half a character .*: decode the text",
-    ),
-    "one string to tokenize": (lambda model: model.tokenize("abc"), TypeError, r"a list of sentences is"),
-    "a name in place of an encoder": (
-        lambda model: SentenceEncoder("all-MiniLM-L6-v2", device="cuda"),
+    (
         InputError,
         r"load a model with SentenceEncoder.from_pretrained\('all-MiniLM-L6-v2'\)$",
+        lambda model: SentenceEncoder("all-MiniLM-L6-v2", device="cuda"),
     ),
-    "a path in place of an encoder": (
-        lambda model: SentenceEncoder(Path("data/tiny")),
+    (
         InputError,
         r"load a model with SentenceEncoder.from_pretrained\('data/tiny'\)$",
+        lambda model: SentenceEncoder(Path("data/tiny")),
     ),
-    "the device of another library": (
-        lambda model: SentenceEncoder.from_pretrained("data/tiny", device="gpu"),
-        InputError,
-        "^device gpu: torch calls an NVIDIA GPU cuda: use cuda or auto$",
-    ),
-}
+]
 
 
-@pytest.mark.parametrize(("call", "error", "message"), REFUSED_CALLS.values(), ids=REFUSED_CALLS)
-def test_a_call_that_cannot_be_is_refused_by_name(call, error, message, model):
+@pytest.mark.parametrize(("error", "message", "call"), REFUSED_CALLS)
+def test_a_call_that_cannot_be_is_refused_by_name(error, message, call, model):
     with pytest.raises(error, match=message):
         call(model)
 
@@ -358,23 +315,6 @@ def test_the_evaluators_of_sentence_transformers_accept_a_model(model):
     assert all(np.isfinite(list(result.values())).all() for result in results)
 
 
-# ------------------------------------------------------------------------------------- pooling, head modules
-
-
-PARAMETER_FREE = [name for name in POOLINGS if not required_components(name)]
-
-
-@pytest.mark.parametrize("pooling", [*PARAMETER_FREE, "max+mean", "mean+cls+lasttoken"])
-def test_the_vectors_of_several_poolings_are_concatenated(pooling):
-    model = tiny_model()
-    parts = []
-    for name in pooling.split("+"):
-        model.pooling = name
-        parts.append(model.encode(SENTENCES))
-    model.pooling = pooling
-    assert np.array_equal(model.encode(SENTENCES), np.concatenate(parts, axis=1))
-
-
 # -------------------------------------------------------------------------------------------- from_pretrained
 
 
@@ -384,6 +324,7 @@ def test_all_settings_of_a_folder_are_restored_and_any_can_be_overridden(tmp_pat
     model.prompt, model.pooling = "a dog [X] is [M]", "cls+mean"
     model.set_token_weights("idf", SENTENCES)
     model.head_modules.append(Dense(48, 6, activation="Tanh"))
+    model.truncate_dim, model.similarity_fn_name = 5, "dot"
     model.save_pretrained(tmp_path / "saved")
     again = SentenceEncoder.from_pretrained(tmp_path / "saved")
     assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
@@ -395,7 +336,7 @@ def test_all_settings_of_a_folder_are_restored_and_any_can_be_overridden(tmp_pat
         0,
         30,
     )
-    assert other.prompt == model.prompt
+    assert (other.prompt, other.truncate_dim, other.similarity_fn_name) == (model.prompt, None, "cosine")
     plain = SentenceEncoder.from_pretrained(tmp_path / "tiny", layer=2, pooling="max")
     assert np.array_equal(other.encode(["music"]), plain.encode(["a dog music is [MASK]"]))
 
@@ -471,28 +412,6 @@ def test_a_short_sentence_alone_is_a_row_of_its_tokens_and_has_the_embedding_tha
         [(_, batch)] = model.packed_batches(model.tokenize_to_corpus([sentence]))
         assert batch.input_ids.tolist() == [token_ids]
         np.testing.assert_allclose(model.encode(sentence), expected, rtol=1e-5, atol=1e-5)
-
-
-def test_encoding_leaves_each_module_in_its_mode():
-    model = tiny_model().train()
-    model.encoder.layers[0].eval()
-    before = [module.training for module in model.modules()]
-    model.encode(SENTENCES)
-    assert [module.training for module in model.modules()] == before
-
-
-def test_similarities_are_of_embeddings_and_sentences_are_refused():
-    model = tiny_model()
-    embeddings = model.encode(SENTENCES)
-    cosines = model.similarity(embeddings, embeddings)
-    assert cosines.shape == (len(SENTENCES), len(SENTENCES))
-    torch.testing.assert_close(
-        model.similarity_pairwise(embeddings, embeddings[::-1].copy()), cosines.flip(1).diag()
-    )
-    for function in (model.similarity, model.similarity_pairwise):
-        for sentences in ("a man", ["a man", "a dog"]):
-            with pytest.raises(TypeError, match="compares embeddings, not sentences"):
-                function(sentences, sentences)
 
 
 def test_other_names_of_the_ecosystem_say_the_same():

@@ -138,8 +138,8 @@ def change(path: Path, **keys) -> None:
 
 def all_calls(prompts: dict) -> list[tuple[str, dict]]:
     """Every way to encode: (method, options)."""
-    calls = [(method, options) for method in ENCODE_METHODS for options in ({}, {"prompt": "the park "})]
-    calls += [("encode", {"prompt_name": name}) for name in prompts]
+    options = [{}, {"prompt": "the park "}, {"prompt": ""}, *({"prompt_name": name} for name in prompts)]
+    calls = [(method, each) for method in ENCODE_METHODS for each in options]
     calls += [("encode", {"truncate_dim": 3}), ("encode", {"truncate_dim": 9})]
     return [*calls, ("encode", {"normalize_embeddings": True})]
 

@@ -40,9 +40,6 @@ def theirs(folder: Path):
     return SentenceTransformer(str(folder), device="cpu")
 
 
-# ------------------------------------------------------------------------------------- what it says, by hand
-
-
 def test_it_is_said_that_a_dense_gets_another_layer_than_it_was_trained_on(tmp_path, caplog):
     model = tiny_model()
     model.head_modules.append(Dense(24, 8))
@@ -53,9 +50,6 @@ def test_it_is_said_that_a_dense_gets_another_layer_than_it_was_trained_on(tmp_p
         assert not caplog.messages
         SentenceEncoder.from_pretrained(tmp_path, layer=2)
     assert "the Dense after the pooling was trained on layer 4 and now gets layer 2" in caplog.text
-
-
-# -------------------------------------------------------------------- poolings that only tmft knows
 
 
 def first_and_last(hidden, rows, weights=None):
@@ -96,9 +90,6 @@ def test_a_pooling_of_tmft_is_saved_and_is_the_mean_in_sentence_transformers_as_
     assert "In other libraries" not in (tmp_path / "README.md").read_text()
 
 
-# -------------------------------------------------------------------------------- token weights: WordWeights
-
-
 @pytest.mark.slow
 def test_sentence_transformers_gives_zeros_where_all_weights_are_0_as_the_card_says(tmp_path):
     model = tiny_model()
@@ -109,9 +100,6 @@ def test_sentence_transformers_gives_zeros_where_all_weights_are_0_as_the_card_s
     assert not theirs(tmp_path).encode(text).any() and model.encode(text).any()
 
 
-# ----------------------------------------------------------------------------------------- prompts by name
-
-
 def test_a_prompt_outranks_a_prompt_name_which_is_logged(caplog):
     model = tiny_model()
     model.prompts["sts"] = "two men "
@@ -119,9 +107,6 @@ def test_a_prompt_outranks_a_prompt_name_which_is_logged(caplog):
         both = model.encode(SENTENCES, prompt="music ", prompt_name="sts")
     assert np.array_equal(both, model.encode(SENTENCES, prompt="music "))
     assert caplog.messages == ["prompt_name 'sts' is ignored, because a prompt is given, too"]
-
-
-# ------------------------------------------------------------------------- templates beside named prompts
 
 
 def test_a_text_that_is_set_becomes_the_prompt_named_default(tiny_folder):
@@ -135,9 +120,6 @@ def test_a_text_that_is_set_becomes_the_prompt_named_default(tiny_folder):
     assert (model.default_prompt_name, model.prompts) == ("default", named | {"default": "a [X]"})
     model.prompt = ""
     assert (model.default_prompt_name, model.prompts) == (None, named)
-
-
-# -------------------------------------------------------------------------------------------- dimensions
 
 
 def test_a_number_of_dimensions_can_be_set_changed_and_removed():
@@ -176,16 +158,6 @@ def test_it_is_said_once_that_truncated_embeddings_are_shorter_than_1(tmp_path, 
     assert caplog.messages == [message, message]
 
 
-def test_a_named_pooling_is_used_without_the_saved_dimensions_and_similarity(tiny_folder):
-    write_config(tiny_folder, {"truncate_dim": 5, "similarity_fn_name": "dot", "prompts": QUERY})
-    model = SentenceEncoder.from_pretrained(tiny_folder, pooling="mean")
-    assert (model.truncate_dim, model.similarity_fn_name) == (None, "cosine")
-    assert model.prompts["query"] == "a dog "
-
-
-# -------------------------------------------------------------------------------------------- similarity
-
-
 def test_another_similarity_is_the_cosine_as_in_sentence_transformers_and_is_said(tiny_folder, caplog):
     write_config(tiny_folder, {"similarity_fn_name": "maxsim"})
     with caplog.at_level(logging.WARNING, "tmft"):
@@ -209,9 +181,6 @@ def test_a_trained_objective_is_not_replaced():
     assert use_saved_similarity(cosine, "dot") is not cosine
 
 
-# -------------------------------------------------------------------------------- a folder without modules
-
-# What config.json says -> the pooling.
 # fmt: off
 BASE_MODELS = {
     "nothing":              ({}, "mean"),
@@ -246,9 +215,6 @@ def test_the_pooling_of_a_base_model_is_that_of_sentence_transformers_and_is_log
         assert_same_embeddings(model.encode(SENTENCES), theirs(folder).encode(SENTENCES), 1e-6)
 
 
-# ------------------------------------------------------------------------------- modules, the last token
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_the_last_token_is_found_where_it_is_the_padding_token_too(side, tmp_path):
@@ -271,9 +237,6 @@ def test_the_last_token_is_found_where_it_is_the_padding_token_too(side, tmp_pat
         inside = hidden[rows.attention_mask == number + 1]
         assert len(inside) == len(ids)
         torch.testing.assert_close(again.pool(hidden, rows)[number], inside[-1])
-
-
-# ------------------------------------------------------------------------------------------------ the limit
 
 
 @pytest.mark.parametrize("model_type", ["electra", "roberta"])

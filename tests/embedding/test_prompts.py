@@ -89,54 +89,20 @@ def test_the_ids_are_those_of_the_filled_text(template, tokenizer):
     assert filled(template, tokenizer, FULL_STOP) == expected
 
 
-@pytest.mark.parametrize("sentence", FULL_STOP)
-def test_a_sentence_with_final_punctuation_is_unchanged(sentence, wordpiece):
-    assert Prompt('say "[X.]"', wordpiece).format(sentence) == f'say "{sentence}"'
+FORMATTED = [('say "[X.]"', sentence, f'say "{sentence}"') for sentence in FULL_STOP]
+FORMATTED += [('say "[X.]"', sentence, f'say "{sentence}."') for sentence in NO_FULL_STOP]
+FORMATTED += [("a [M] [X] b", sentence, f"a [MASK] {sentence} b") for sentence in ODD]
+FORMATTED += [('say "[X.]"', "", 'say ""')]  # as in PromptBERT's code: there is no last character
 
 
-@pytest.mark.parametrize("sentence", NO_FULL_STOP)
-def test_a_sentence_without_final_punctuation_gets_a_full_stop(sentence, wordpiece):
-    assert Prompt('say "[X.]"', wordpiece).format(sentence) == f'say "{sentence}."'
-
-
-@pytest.mark.parametrize("sentence", ODD)
-def test_placeholders_in_a_sentence_are_plain_text(sentence, wordpiece):
-    assert Prompt("a [M] [X] b", wordpiece).format(sentence) == f"a [MASK] {sentence} b"
-
-
-def test_an_empty_sentence_gets_no_full_stop(wordpiece):
-    """As in PromptBERT's code: there is no last character."""
-    assert Prompt('say "[X.]"', wordpiece).format("") == 'say ""'
+@pytest.mark.parametrize(("template", "sentence", "text"), FORMATTED)
+def test_a_sentence_is_plain_text_and_gets_a_full_stop_where_it_has_no_final_punctuation(
+    template, sentence, text, wordpiece
+):
+    assert Prompt(template, wordpiece).format(sentence) == text
 
 
 # --------------------------------------------------------------------------------------------- lead and tail
-
-
-@pytest.mark.parametrize(
-    ("template", "prefix_length", "suffix_length"),
-    [
-        ("", 1, 1),
-        ("a dog ", 3, 1),
-        ("[X]", 1, 1),
-        ("the cat, [X]", 4, 1),
-        ("[X] is [M].", 1, 4),
-        ("a [M] [X] is [M][M]!", 3, 5),
-    ],
-)
-def test_prefix_and_suffix_length_are_the_tokens_around_the_sentence(
-    template, prefix_length, suffix_length, wordpiece
-):
-    prompt = Prompt(template, wordpiece)
-    assert (prompt.prefix_length, prompt.suffix_length) == (prefix_length, suffix_length)
-
-
-@pytest.mark.parametrize(
-    ("name", "prefix_length", "suffix_length"), [("T0", 5, 5), ("T1", 5, 6), ("T2", 5, 12), ("T3", 11, 12)]
-)
-def test_prefix_and_suffix_length_of_the_prompts_of_the_paper(name, prefix_length, suffix_length, minilm):
-    """[CLS] this sentence : " X " means [MASK] . [SEP]; para ##ph ##rase is three."""
-    prompt = Prompt(PROMPTS[name], load_tokenizer(Path(minilm)))
-    assert (prompt.prefix_length, prompt.suffix_length) == (prefix_length, suffix_length)
 
 
 @pytest.mark.parametrize("template", [*PROMPTS.values(), *OF_OUR_OWN])
@@ -148,13 +114,6 @@ def test_the_tokens_between_are_the_sentence(template, wordpiece):
         assert (
             ids[prompt.prefix_length : len(ids) - prompt.suffix_length] == tokenize_one(own, wordpiece)[1:-1]
         )
-
-
-@pytest.mark.parametrize("template", ["", "a dog [X] is [M]", "two "])
-def test_a_bare_tokenizer_has_no_special_tokens_to_count(template, wordpiece):
-    bare = Tokenizer(wordpiece.backend, wordpiece.special_tokens, add_special_tokens=False)
-    prompt, whole = Prompt(template, bare), Prompt(template, wordpiece)
-    assert (prompt.prefix_length, prompt.suffix_length) == (whole.prefix_length - 1, whole.suffix_length - 1)
 
 
 def test_a_tokenizer_that_adds_no_special_tokens_truncates_too(wordpiece):
@@ -183,12 +142,6 @@ def test_a_long_sentence_is_truncated_and_the_template_is_complete(template, mor
     )
     mask = tokenizer.backend.token_to_id("[MASK]")
     assert ids.count(mask) == template.count("[M]")
-
-
-def test_truncated_sentences_are_counted(wordpiece):
-    prompt = Prompt("[X] is [M]", wordpiece)
-    ids, cut = prompt(["music " * 10, "music", "a dog eats " * 9], 12)
-    assert cut == 2 and [len(sentence) for sentence in ids] == [12, 5, 12]
 
 
 @pytest.mark.parametrize("template", ["the cat: [X] is [M].", "a dog a dog a dog "])
