@@ -69,14 +69,6 @@ def roberta(rng: random.Random) -> dict:
     }
 
 
-def xlm_roberta(rng: random.Random) -> dict:
-    return roberta(rng) | {"model_type": "xlm-roberta"}
-
-
-def camembert(rng: random.Random) -> dict:
-    return roberta(rng) | {"model_type": "camembert"}
-
-
 def distilbert(rng: random.Random) -> dict:
     content = sizes(rng)
     return {
@@ -89,6 +81,7 @@ def distilbert(rng: random.Random) -> dict:
         "activation": rng.choice(ACTIVATIONS),
         "max_position_embeddings": LONGEST + rng.randrange(10),
         "sinusoidal_pos_embds": rng.random() < 0.5,
+        "layer_norm_eps": 0.1,  # has no effect
     }
 
 
@@ -118,14 +111,6 @@ def t5(rng: random.Random) -> dict:
         "feed_forward_proj": rng.choice(("relu", "gated-gelu", "gated-silu")),
         "tie_word_embeddings": rng.random() < 0.5,
     }
-
-
-def mt5(rng: random.Random) -> dict:
-    return t5(rng) | {"model_type": "mt5", "feed_forward_proj": "gated-gelu"}
-
-
-def umt5(rng: random.Random) -> dict:
-    return t5(rng) | {"model_type": "umt5", "feed_forward_proj": "gated-gelu"}
 
 
 def modernbert(rng: random.Random) -> dict:
@@ -163,20 +148,6 @@ def modernbert(rng: random.Random) -> dict:
     )
 
 
-def rope(rng: random.Random, rope_theta: float) -> dict:
-    """The value of rope_parameters in a file of transformers 5, of any type."""
-    scaled = {"rope_theta": rope_theta, "factor": rng.choice((1.5, 2.0, 8.0))}
-    original = {"original_max_position_embeddings": rng.choice((8, LONGEST // 2, LONGEST))}
-    return rng.choice(
-        (
-            {"rope_type": "default", "rope_theta": rope_theta},
-            {"rope_type": "linear"} | scaled,
-            {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0} | scaled | original,
-            {"rope_type": "yarn"} | scaled | original,
-        )
-    )
-
-
 def decoder(rng: random.Random, model_type: str, whole_heads: bool) -> dict:
     """What all decoders have: grouped heads, rotary positions, keys of both ages.
 
@@ -211,6 +182,11 @@ def decoder(rng: random.Random, model_type: str, whole_heads: bool) -> dict:
     return content
 
 
+def rope(rng: random.Random, rope_theta: float) -> dict:
+    """The value of rope_parameters in a file of transformers 5, of any type."""
+    return {"rope_theta": rope_theta} | (rope_scaling(rng) or {"rope_type": "default"})
+
+
 def rope_scaling(rng: random.Random) -> dict | None:
     """The key rope_scaling of a config.json: null half of the time, else of a random type."""
     length = {"original_max_position_embeddings": rng.choice((8, 20, LONGEST))}
@@ -218,14 +194,6 @@ def rope_scaling(rng: random.Random) -> dict | None:
     llama3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0} | length
     yarn = {"rope_type": "yarn", "factor": rng.choice((2.0, 4.0))} | length
     return rng.choice((None, None, None, linear, llama3, yarn))
-
-
-def llama(rng: random.Random) -> dict:
-    return decoder(rng, "llama", whole_heads=True)
-
-
-def eurobert(rng: random.Random) -> dict:
-    return decoder(rng, "eurobert", whole_heads=True)
 
 
 def mistral(rng: random.Random) -> dict:
@@ -248,14 +216,6 @@ def qwen(rng: random.Random, model_type: str) -> dict:
 
 def layer_types(rng: random.Random, num_layers: int) -> list[str]:
     return [rng.choice(("full_attention", "sliding_attention")) for _ in range(num_layers)]
-
-
-def qwen2(rng: random.Random) -> dict:
-    return qwen(rng, "qwen2")
-
-
-def qwen3(rng: random.Random) -> dict:
-    return qwen(rng, "qwen3")
 
 
 def gemma3(rng: random.Random) -> dict:
@@ -303,8 +263,8 @@ RANDOM_CONFIGS: dict[str, Callable[[random.Random], dict]] = {
     "bert": bert,
     "electra": electra,
     "roberta": roberta,
-    "xlm-roberta": xlm_roberta,
-    "camembert": camembert,
+    "xlm-roberta": lambda rng: roberta(rng) | {"model_type": "xlm-roberta"},
+    "camembert": lambda rng: roberta(rng) | {"model_type": "camembert"},
     "distilbert": distilbert,
     "mpnet": mpnet,
     "modernbert": modernbert,
@@ -312,12 +272,12 @@ RANDOM_CONFIGS: dict[str, Callable[[random.Random], dict]] = {
     "gte": gte,
     "deberta-v2": deberta,
     "t5": t5,
-    "mt5": mt5,
-    "umt5": umt5,
-    "llama": llama,
+    "mt5": lambda rng: t5(rng) | {"model_type": "mt5", "feed_forward_proj": "gated-gelu"},
+    "umt5": lambda rng: t5(rng) | {"model_type": "umt5", "feed_forward_proj": "gated-gelu"},
+    "llama": lambda rng: decoder(rng, "llama", whole_heads=True),
     "mistral": mistral,
-    "qwen2": qwen2,
-    "qwen3": qwen3,
+    "qwen2": lambda rng: qwen(rng, "qwen2"),
+    "qwen3": lambda rng: qwen(rng, "qwen3"),
     "gemma3_text": gemma3,
-    "eurobert": eurobert,
+    "eurobert": lambda rng: decoder(rng, "eurobert", whole_heads=True),
 }
