@@ -51,13 +51,6 @@ def test_dropout_is_on_in_every_step_and_off_afterwards():
     assert not any(module.training for module in model.modules())
 
 
-def test_cosine_mse_by_hand():
-    u = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
-    v = torch.tensor([[2.0, 0.0], [1.0, 1.0]])
-    expected = ((1 - 0.5) ** 2 + (math.sqrt(0.5) - 1) ** 2) / 2
-    assert cosine_mse(u, v, torch.tensor([0.5, 1.0])).item() == pytest.approx(expected)
-
-
 def test_the_recipe_is_the_papers():
     assert Recipe() == Recipe(10, 32, 2e-5, 0.01, 0.1, 1.0, "auto")
 
@@ -266,22 +259,7 @@ def test_a_caller_that_stops_early_has_the_weights_of_the_best_epoch():
     assert all(map(torch.equal, model.state_dict().values(), best.values()))
 
 
-# ---------------------------------------------------------------- examples of one text, and of three
-
-
-class ToVector(Objective):
-    """A linear map of one embedding to a vector: a toy objective of one text."""
-
-    def __init__(self):
-        super().__init__(24, None)
-        self.head = nn.Linear(24, 2)
-
-    def forward(self, u, target):
-        return F.mse_loss(self.head(u), target)
-
-    @torch.inference_mode()
-    def predict(self, u):
-        return self.head(u).numpy()
+# ------------------------------------------------------------------------------ examples of three texts
 
 
 class Triplet(Objective):
@@ -299,23 +277,6 @@ class Triplet(Objective):
     def predict(self, anchor, positive, negative):
         near, far = (F.cosine_similarity(anchor, other) for other in (positive, negative))
         return (near - far).numpy()
-
-
-def test_a_text_alone_learns_a_vector(monkeypatch):
-    def closeness(predicted, gold, threshold=None):
-        return {"closeness": -float(np.square(predicted - gold.numpy()).mean())}
-
-    monkeypatch.setitem(METRICS, "closeness", closeness)
-    task = replace(TASKS["stsb"], columns=("sentence",), metric="closeness")
-    vectors = torch.tensor([[0.0, 1.0], [1.0, 0.0], [-1.0, 0.5], [0.5, 0.5], [2.0, -1.0]])
-    train = Examples(TEXTS[:1], vectors)
-    model = tiny_model(untrained=True, **WITHOUT_DROPOUT)
-    torch.manual_seed(0)
-    epochs = list(fit(model, training_task(task, ToVector(), train, train), replace(FAST, epochs=15), seed=0))
-    assert epochs[-1].loss < epochs[0].loss / 4
-    assert (
-        epochs[-1].dev["closeness"] > -vectors.var(0, correction=0).mean() / 4
-    )  # the mean alone scores -var
 
 
 def test_three_texts_go_to_the_objective_in_order_and_it_learns_from_them(monkeypatch):

@@ -15,10 +15,7 @@ import train
 from tmft.data import Examples, labels_to_targets, read_examples
 from tmft.datasets.task_lookup import get_task, read_split
 from tmft.errors import InputError
-from tmft.losses.multiple_negatives import (
-    MultipleNegativesRanking,
-    multiple_negatives_ranking,
-)
+from tmft.losses.multiple_negatives import MultipleNegativesRanking, multiple_negatives_ranking
 from tmft.sentence_encoder import SentenceEncoder
 
 LINES = [
@@ -58,9 +55,7 @@ def test_value_and_gradient_equal_those_of_sentence_transformers(count, symmetri
 
     both = {"directions": ("query_to_doc", "doc_to_query"), "partition_mode": "per_direction"}
     theirs = MultipleNegativesRankingLoss(
-        SentenceTransformer(modules=[nn.Identity()], device="cpu"),
-        scale=100,
-        **(both if symmetric else {}),
+        SentenceTransformer(modules=[nn.Identity()], device="cpu"), scale=100, **(both if symmetric else {})
     )
     parts = embeddings(6, count=count)
     expected = theirs.compute_loss_from_embeddings(parts, None) * (2 if symmetric else 1)

@@ -5,7 +5,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import ROOT, SENTENCES, embed_columns, fit_with_options, tiny_model, training_task
+from conftest import (
+    ROOT,
+    SENTENCES,
+    WITHOUT_DROPOUT,
+    embed_columns,
+    fit_with_options,
+    tiny_model,
+    training_task,
+)
 
 import evaluate
 import train
@@ -51,16 +59,12 @@ def test_views_are_the_embeddings_of_a_model_that_was_cut(tmp_path):
     model = tiny_model()
     (parts, embed), ids = nested(model), model.tokenize(SENTENCES)
     views = parts.split(embedded(embed, ids))
-    assert (
-        len(views) == 5 * 3
-        and list(views)[-1] == ""
-        and list(views)[:2] == ["layer 0 first 3", "layer 0 first 8"]
-    )
+    assert len(views) == 5 * 3
+    assert [*views][:2] == ["layer 0 first 3", "layer 0 first 8"] and [*views][-1] == ""
     model.save_pretrained(tmp_path / "m")
     for layer in range(5):
-        alone = torch.from_numpy(
-            SentenceEncoder.from_pretrained(tmp_path / "m", layer=layer).encode(SENTENCES)
-        )
+        cut = SentenceEncoder.from_pretrained(tmp_path / "m", layer=layer)
+        alone = cut.encode(SENTENCES, convert_to_tensor=True)
         whole = views[f"layer {layer}" if layer < 4 else ""]
         torch.testing.assert_close(whole, alone, atol=2e-6, rtol=0)
         for size in SIZES:
@@ -196,18 +200,9 @@ def test_scores_of_sub_embeddings_are_those_of_a_model_that_was_cut(make_task, t
 def test_with_a_gradient_cache_the_gradient_is_the_same(make_task):
     def trained(mini_batch_size) -> torch.Tensor:
         torch.manual_seed(0)
-        model = tiny_model()
-        for module in model.modules():
-            if hasattr(module, "p"):
-                module.p = 0.0
-        recipe = FineTuningRecipe(
-            epochs=1,
-            batch_size=6,
-            all_layers="mean",
-            matryoshka_dims=SIZES,
-            mini_batch_size=mini_batch_size,
-            precision="fp32",
-        )
+        model = tiny_model(**WITHOUT_DROPOUT)
+        recipe = FineTuningRecipe(epochs=1, batch_size=6, precision="fp32", mini_batch_size=mini_batch_size)
+        recipe = replace(recipe, all_layers="mean", matryoshka_dims=SIZES)
         list(fit_with_options(model, make_task(CosineMSE()), recipe))
         return torch.from_numpy(model.encode(SENTENCES))
 
@@ -235,11 +230,10 @@ def test_options_that_do_not_fit_are_refused(options, message, make_task):
 
 
 def test_a_head_that_needs_all_dimensions_refuses_fewer(make_task):
-    task = replace(TASKS["sicke"])
     for option, value in (("matryoshka_dims", (8,)), ("all_layers", "widening")):
         with pytest.raises(InputError, match=f"{option}: the head of this task needs all dimensions"):
             recipe = FineTuningRecipe(**{option: value})
-            list(fit_with_options(tiny_model(), make_task(SoftmaxLoss(24, task)), recipe))
+            list(fit_with_options(tiny_model(), make_task(SoftmaxLoss(24, TASKS["sicke"])), recipe))
 
 
 @pytest.mark.parametrize("all_layers", ALL_LAYERS)
@@ -258,32 +252,17 @@ def test_a_mean_of_layers_cannot_be_trained_at_all_layers():
 
 @pytest.mark.slow
 def test_one_run_opens_at_any_layer_and_any_dimensions(tmp_path, capsys):
-    common = [
-        "--ckpt",
-        str(ROOT / "data/twins/mlm"),
-        "--layer",
-        "3",
-        "--task",
-        "sample",
-        "--lr",
-        "3e-4",
-        "--epochs",
-        "2",
-    ]
-    train.main(
-        [*common, "--all-layers", "mean", "--matryoshka-dims", "16", "64", "--output-dir", str(tmp_path)]
-    )
-    run = str(tmp_path / "mlm-sample-layer3-seed0")
+    where = ["--ckpt", str(ROOT / "data/twins/mlm"), "--output-dir", str(tmp_path)]
+    how = "--layer 3 --task sample --lr 3e-4 --epochs 2 --all-layers mean --matryoshka-dims 16 64"
+    train.main([*where, *how.split()])
+    run = tmp_path / "mlm-sample-layer3-seed0"
     capsys.readouterr()
-    evaluate.main(
-        [run, "--task", "sample", "--layer", "1", "--truncate-dim", "16", "--save", str(tmp_path / "cut")]
-    )
+    cut = "--task sample --layer 1 --truncate-dim 16".split()
+    evaluate.main([str(run), *cut, "--save", str(tmp_path / "cut")])
     asked = capsys.readouterr().out
-    views = json.loads((tmp_path / "mlm-sample-layer3-seed0/result.json").read_text())["test"][
-        "sub_embeddings"
-    ]
+    views = json.loads((run / "result.json").read_text())["test"]["sub_embeddings"]
     assert f"{100 * views['layer 1 first 16']:.2f}" in asked
-    assert "| layer 1 first 16 | " in (tmp_path / "mlm-sample-layer3-seed0/README.md").read_text()
+    assert "| layer 1 first 16 | " in (run / "README.md").read_text()
     evaluate.main([str(tmp_path / "cut"), "--task", "sample"])
     assert capsys.readouterr().out.splitlines()[-1] == next(
         line for line in asked.splitlines() if line.lstrip().startswith("sample")

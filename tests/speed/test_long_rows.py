@@ -113,10 +113,7 @@ def test_values_and_gradients_are_those_of_the_whole_matrix(span, sentences, mon
     mask = make_attention_bias(ids, torch.float32, *span)
     assert isinstance(mask, LongRowMask)
     inputs = random_qkv(*ids.shape)
-    ours, theirs = (
-        long_row_attention(*inputs, mask, scale=0.7),
-        explicit(*inputs, ids, *span, scale=0.7),
-    )
+    ours, theirs = (long_row_attention(*inputs, mask, scale=0.7), explicit(*inputs, ids, *span, scale=0.7))
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
     gradients = [torch.autograd.grad((out**3).sum(), inputs) for out in (ours, theirs)]
     for ours, theirs in zip(*gradients, strict=True):

@@ -5,10 +5,7 @@ import subprocess
 import sys
 
 import pytest
-import torch
 from conftest import ROOT
-
-from tmft.speed.matmul import raise_malloc_threshold
 
 PROGRAM = """
 import resource, torch
@@ -31,12 +28,3 @@ def test_freed_pages_are_reused_after_the_threshold_was_raised():
         run, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
     ).stdout.split()
     assert 10 * int(after) < int(before)
-
-
-def test_the_large_block_is_allocated_once(monkeypatch):
-    calls, empty = [], torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *a, **k: calls.append(a) or empty(*a, **k))
-    raise_malloc_threshold.cache_clear()
-    raise_malloc_threshold()
-    raise_malloc_threshold()
-    assert len(calls) == 1 and 2**24 < calls[0][0] < 2**25

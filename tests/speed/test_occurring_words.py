@@ -1,4 +1,7 @@
-"""Training the words that occur is training all of them."""
+"""The table of the words that occur is a copy inside a block, and the whole table is there after it.
+
+tests/test_loop.py compares training it with training the whole table.
+"""
 
 import torch
 from torch import nn
@@ -14,17 +17,6 @@ def embeddings(word: nn.Embedding) -> TokenEmbeddings:
     module = TokenEmbeddings()
     module.word = word
     return module
-
-
-def train(table: nn.Embedding, sentences, steps: int, optimizer=None):
-    """A few steps of AdamW with a large decay on some function of the rows."""
-    optimizer = optimizer or torch.optim.AdamW(table.parameters(), lr=0.1, weight_decay=0.5)
-    for step in range(steps):
-        optimizer.zero_grad()
-        loss = sum((table(torch.tensor(sentence)) - step).square().sum() for sentence in sentences)
-        loss.backward()
-        optimizer.step()
-    return optimizer
 
 
 def test_a_block_without_a_step_changes_nothing_and_words_are_copies():
@@ -44,8 +36,8 @@ def test_a_block_that_ends_in_an_error_leaves_the_whole_table():
     table, words = ours.word, OccurringWords(ours, SENTENCES)
     try:
         with words:
-            train(ours.word, SENTENCES, 1)
+            torch.nn.init.ones_(ours.word.weight)
             raise KeyboardInterrupt
     except KeyboardInterrupt:
         pass
-    assert ours.word is table and torch.equal(table.weight[7], words.compact(torch.tensor(7)))
+    assert ours.word is table and table.weight.eq(1).all(1).nonzero().flatten().tolist() == [2, 3, 5, 7]

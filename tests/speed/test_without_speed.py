@@ -71,9 +71,7 @@ REPLACEMENTS = {
         "OccurringWords": lambda *_: None,  # all word embeddings are trained
         "fast_matmul": nullcontext,
     },
-    "tmft.runs.train_run": {
-        "GraphedEmbedder": PackedEmbedder,
-    },
+    "tmft.runs.train_run": {"GraphedEmbedder": PackedEmbedder},
     "tmft.sentence_encoder": {
         "copied_behind": iter,
         "fast_encoding": lambda *_: nullcontext(),

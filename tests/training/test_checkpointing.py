@@ -49,9 +49,7 @@ def run(checkpoint, recipe, several=False):
     tasks = make_training_tasks(task, model.dimensions, examples)
     with checkpoint:
         epochs = list(fit_with_options(model, tasks, recipe, 0, ALONE, checkpoint))
-    timeless = [
-        {key: value for key, value in asdict(epoch).items() if "second" not in key} for epoch in epochs
-    ]
+    timeless = [{key: x for key, x in asdict(epoch).items() if "second" not in key} for epoch in epochs]
     heads = {f"head.{n}": w for one in tasks.values() for n, w in one.objective.state_dict().items()}
     return model.state_dict() | heads, timeless
 
@@ -186,16 +184,21 @@ def with_entry(content, path, value):
     return copied
 
 
+def interrupted(path, stopping, k, recipe=FAST):
+    """The content of the state of a run that stopped the k-th time that it asked whether to save."""
+    stopping(k)
+    with pytest.raises(KeyboardInterrupt):
+        run(TrainingCheckpoint(path, {"lr": 0.1}, ALONE, {"data": {"train": "a"}}), recipe)
+    stopping(-1)
+    return torch.load(path, weights_only=True)
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
 def test_no_damaged_state_is_resumed(optimizer, tmp_path, stopping):
     """A state that was changed by accident is known by its checksum. With the checksum of its own, a tensor
     of another shape would be read or written beyond its end, and an entry of another type is a traceback."""
     path, recipe = tmp_path / "state.pt", replace(FAST, optimizer=optimizer)
-    stopping(3)
-    with pytest.raises(KeyboardInterrupt):
-        run(TrainingCheckpoint(path, {"lr": 0.1}, ALONE, {"data": {"train": "a"}}), recipe)
-    stopping(-1)
-    whole = torch.load(path, weights_only=True)
+    whole = interrupted(path, stopping, 3, recipe)
     all_entries = list(entries(whole))
     if optimizer == "adamw":  # the checksum is the same for all
         for number, (place, entry) in enumerate(all_entries[::7]):  # each kind of entry comes many times
@@ -220,11 +223,7 @@ def test_no_damaged_state_is_resumed(optimizer, tmp_path, stopping):
 def test_no_state_of_an_optimizer_is_taken_for_that_of_other_weights(tmp_path, stopping):
     """Also where somebody has computed the checksum again."""
     path = tmp_path / "state.pt"
-    stopping(6)  # in the second epoch
-    with pytest.raises(KeyboardInterrupt):
-        run(TrainingCheckpoint(path, {"lr": 0.1}, ALONE, {"data": {"train": "a"}}), FAST)
-    stopping(-1)
-    content = torch.load(path, weights_only=True)
+    content = interrupted(path, stopping, 6)  # in the second epoch
     del content["checksum"]
     three_losses = with_entry(content, ("progress", "total_loss"), torch.zeros(3))
     state = content["stateful"]["optimizer"]

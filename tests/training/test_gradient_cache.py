@@ -83,21 +83,6 @@ def test_dropout_is_the_same_in_both_passes_and_other_in_the_next_batch():
     assert not outputs[-3].equal(first[0])
 
 
-def test_the_random_state_after_embedding_does_not_depend_on_the_share_of_a_process():
-    """What a head draws for its dropout is then the same in every process."""
-    draws = []
-    for share in (slice(None), slice(1), slice(1, 3)):
-        model = tiny_model(hidden_dropout_prob=0.3).train()
-        batch = make_batch(model, 2, MultipleNegativesRanking(24, get_task("quora-pairs")))
-        cache = GradientCache(PackedEmbedder(model), 1)
-        torch.manual_seed(0)
-        mini_batches, seed_after = cache.mini_batches(batch)
-        cache.mini_batches = lambda batch, chosen=(mini_batches[share], seed_after): chosen
-        cache(batch)
-        draws.append(torch.rand(3))
-    assert draws[0].equal(draws[1]) and draws[0].equal(draws[2])
-
-
 # ------------------------------------------------------------------------------------------------- processes
 
 
