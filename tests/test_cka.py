@@ -14,14 +14,7 @@ from conftest import SENTENCES, tiny_model
 
 import cka
 from tmft import InputError, SentenceEncoder
-from tmft.cka import (
-    StreamingCKA,
-    center_and_scale,
-    cka_matrix,
-    feature_products,
-    gram_products,
-    linear_cka,
-)
+from tmft.cka import StreamingCKA, center_and_scale, cka_matrix, feature_products, gram_products, linear_cka
 from tmft.evaluation import compare_layers
 
 
@@ -147,10 +140,9 @@ def test_float32_products_are_exact_enough_far_from_the_origin():
     x = torch.cat([X, 500 + 0.3 * X[:, :1], -80 + 9 * X[:, 1:2]], 1).float()
     exact = linear_cka(x, Y)
     assert cka_matrix(x[None], Y[None].float()).item() == pytest.approx(exact, rel=1e-6)
+    centered = center_and_scale(x[None], torch.float32), center_and_scale(Y[None], torch.float32)
     for products in (feature_products, gram_products):
-        xx, xy, yy = products(
-            center_and_scale(x[None], torch.float32), center_and_scale(Y[None], torch.float32)
-        )
+        xx, xy, yy = products(*centered)
         assert (xy / (xx * yy).sqrt()).item() == pytest.approx(exact, rel=1e-6)
 
 
@@ -329,9 +321,8 @@ def sweeps(tmp_path) -> tuple[str, str]:
     for name, size, layers in (("one", 24, (0, 2, 3)), ("two", 16, (0, 1, 2))):
         for layer in layers:
             model = tiny_model(num_hidden_layers=layer, hidden_size=size)
-            model.encoder.embeddings.word.weight.data += (
-                0.1 * layer * model.encoder.embeddings.word.weight.roll(1)
-            )
+            words = model.encoder.embeddings.word.weight.data
+            words += 0.1 * layer * words.roll(1)
             model.save_pretrained(tmp_path / f"runs/{name}-layer{layer}-seed0")
     return tuple(str(tmp_path / f"runs/{name}-layer{{layer}}-seed0") for name in ("one", "two"))
 
@@ -350,30 +341,22 @@ def test_runs_of_a_sweep_are_compared_by_their_last_layers_beside_the_models_bef
     for layer, value in zip([0, 2], after["by_layer"], strict=True):
         models = [SentenceEncoder.from_pretrained(name.format(layer=layer)) for name in sweeps]
         assert value == pytest.approx(linear_cka(*(model.encode(sentences) for model in models)), rel=1e-5)
-    assert re.search(
-        r"A = one-layer\{layer\}-seed0 and B = two.*\n.*\n +0 +0  0.*\n +2 +2  0", capsys.readouterr().out
-    )
+    printed = r"A = one-layer\{layer\}-seed0 and B = two.*\n.*\n +0 +0  0.*\n +2 +2  0"
+    assert re.search(printed, capsys.readouterr().out)
 
 
 def test_runs_that_cannot_be_compared_are_one_line(checkpoints, sweeps, root, tmp_path):
     one, two = sweeps
-    shutil.copytree(
-        one.format(layer=3), two.format(layer=3).replace("two", "wrong").replace("layer3", "layer2")
-    )
+    none, wrong = (two.replace("two", name) for name in ("none", "wrong"))
+    shutil.copytree(one.format(layer=3), wrong.format(layer=2))
     for words, message in [
-        (
-            [one, checkpoints[0]],
-            r"only one name of a pair has \{layer\}, not .*a: runs are compared with runs",
-        ),
-        (
-            [one, two.replace("two", "none")],
-            "no number of layers has a run folder .* and a run folder .*none",
-        ),
+        ([one, checkpoints[0]], r"only one name of a pair has \{layer\}, not .*a: runs are compared with r"),
+        ([one, none], "no number of layers has a run folder .* and a run folder .*none"),
         (
             [one, two, "--all-pairs"],
-            r"--all-pairs compares every layer of two models: name models without \{la",
+            r"--all-pairs compares every layer of two models: name models without \{",
         ),
-        ([one, two.replace("two", "wrong")], "wrong-layer2-seed0 has 3 layers, not 2: rename it"),
+        ([one, wrong], "wrong-layer2-seed0 has 3 layers, not 2: rename it"),
     ]:
         with pytest.raises(InputError, match=message) as error:
             cka.main([*words, "--data-root", root])

@@ -89,24 +89,7 @@ def test_every_text_has_the_nearest_center_though_most_are_not_compared_again(mo
     assert sum(compared) < 0.6 * len(compared) * 2000
 
 
-def test_lloyd_leaves_its_arguments_alone():
-    x = groups(4, 30)[0]
-    centers = x[:4].clone()
-    before = x.clone()
-    lloyd(x, centers)
-    assert torch.equal(x, before) and torch.equal(centers, before[:4])
-
-
 # ------------------------------------------------------------------------------------- centers without texts
-
-
-def test_a_center_without_texts_moves_to_the_farthest_one():
-    """On a line: -9 and -7 at -8, the rest at 2, nothing at 90. 12 is farthest, and then the three part."""
-    x = torch.tensor([[-9.0], [-7], [0], [1], [3], [12]])
-    labels, centers, total, _ = lloyd(x, torch.tensor([[-8.0], [2], [90]]))
-    assert labels.tolist() == [0, 0, 1, 1, 1, 2]
-    assert centers.flatten().tolist() == pytest.approx([-8, 4 / 3, 12])
-    assert total == pytest.approx(2 + 42 / 9)
 
 
 @pytest.mark.parametrize("empty", [1, 3, 8])

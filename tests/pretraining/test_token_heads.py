@@ -72,9 +72,7 @@ def config_of(shape: str) -> EncoderConfig:
     return config_from_dict(tiny_config(**SHAPES[shape], **NO_DROPOUT))
 
 
-def make_batch(
-    positions: list[tuple[int, int]],
-) -> tuple[LabeledBatch, torch.Tensor, torch.Tensor, torch.Tensor]:
+def make_batch(positions: list[tuple[int, int]]) -> tuple[LabeledBatch, *tuple[torch.Tensor, ...]]:
     """Mask tokens of SENTENCES: a packed batch; and ids, mask and labels of a padded batch.
 
     positions: (sentence, token) of each masked token.
@@ -156,17 +154,13 @@ def test_a_deberta_keeps_the_layout_of_its_head(tmp_path):
 def test_a_head_saved_by_transformers_is_read_also_with_legacy_names(tmp_path):
     import transformers
 
-    theirs = with_random_weights(
-        transformers.BertForMaskedLM(transformers.BertConfig(**tiny_config(**SHAPES["bert"])))
-    )
+    config = transformers.BertConfig(**tiny_config(**SHAPES["bert"]))
+    theirs = with_random_weights(transformers.BertForMaskedLM(config))
     theirs.save_pretrained(tmp_path)
-    path = tmp_path / "model.safetensors"
-    old = {
-        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
-            "LayerNorm.bias", "LayerNorm.beta"
-        ): weight
-        for name, weight in load_file(path).items()
-    }
+    path, old = tmp_path / "model.safetensors", {}
+    for name, weight in load_file(path).items():
+        name = name.replace("LayerNorm.weight", "LayerNorm.gamma")
+        old[name.replace("LayerNorm.bias", "LayerNorm.beta")] = weight
     save_file(old, path)
     head, _ = read_mlm_head(ModelFolder.open(tmp_path), config_of("bert"))
     transform = theirs.cls.predictions.transform
@@ -272,15 +266,20 @@ def test_a_family_without_an_mlm_head_is_refused_before_any_work(family):
 # --------------------------------------------------------------------- continued training of a discriminator
 
 
+def continued(folder: Path):
+    """What continued training of a discriminator begins with, from the weights in a folder."""
+    (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+    recipe, text = PretrainingRecipe(max_length=16), (folder / "x.txt",)
+    config = PretrainingConfig(task="rtd", ckpt=str(folder), text=text, recipe=recipe)
+    return from_checkpoint(config, ModelFolder.open(config.ckpt))
+
+
 @pytest.mark.parametrize("shape", ["bert", "electra", "electra without projection", "roberta", "distilbert"])
 def test_a_discriminator_may_start_from_what_can_be_stored_as_an_electra(shape, tmp_path):
     """Weights trained with MLM are used as an ELECTRA: hidden states are the same, the head is new."""
     source = with_random_weights(MaskedLM(random_encoder(config_of(shape))))
     source.save(tmp_path)
-    save_tokenizer(tmp_path)
-    recipe = PretrainingRecipe(max_length=16)
-    config = PretrainingConfig(task="rtd", ckpt=str(tmp_path), text=(tmp_path / "x.txt",), recipe=recipe)
-    model, _, start = from_checkpoint(config, ModelFolder.open(config.ckpt))
+    model, _, start = continued(tmp_path)
     assert model.encoder.config.model_type == "electra"
     assert "the checkpoint has no discriminator head: uses a new one" in start
     packed = pack(SENTENCES)
@@ -295,32 +294,20 @@ def test_a_discriminator_may_start_from_what_can_be_stored_as_an_electra(shape, 
 def test_continued_training_uses_the_discriminator_head_of_the_checkpoint(tmp_path):
     with_random_weights(ReplacedTokenDetection(config_of("electra"), 0.5)).save(tmp_path)
     folder = tmp_path / "discriminator"
-    save_tokenizer(folder)
     before = load_file(folder / "model.safetensors")
-    config = PretrainingConfig(
-        task="rtd", ckpt=str(folder), text=(tmp_path / "x.txt",), recipe=PretrainingRecipe(max_length=16)
-    )
-    model, _, start = from_checkpoint(config, ModelFolder.open(config.ckpt))
+    model, _, start = continued(folder)
     assert "uses the checkpoint's own discriminator head" in start
     name = "discriminator_predictions.dense_prediction.weight"
     torch.testing.assert_close(model.head.classifier.weight.detach(), before[name])
     del before[name]
     save_file(before, folder / "model.safetensors")
     with pytest.raises(InputError, match="missing tensor discriminator_predictions.dense_prediction.weight"):
-        from_checkpoint(config, ModelFolder.open(config.ckpt))
+        continued(folder)
 
 
 def test_a_deberta_cannot_be_trained_as_a_discriminator(tmp_path):
     MaskedLM(random_encoder(config_of("deberta-v2"))).save(tmp_path)
-    save_tokenizer(tmp_path)
-    config = PretrainingConfig(
-        task="rtd", ckpt=str(tmp_path), text=(tmp_path / "x.txt",), recipe=PretrainingRecipe(max_length=16)
-    )
     with pytest.raises(
-        InputError, match="a deberta-v2 has no head for replaced-token detection: name .* electra"
+        InputError, match="a deberta-v2 has no head for replaced-token detection: name .* ele"
     ):
-        from_checkpoint(config, ModelFolder.open(config.ckpt))
-
-
-def save_tokenizer(folder) -> None:
-    (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+        continued(tmp_path)

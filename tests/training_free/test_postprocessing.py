@@ -12,11 +12,7 @@ from tmft.datasets.task_lookup import get_task
 from tmft.embedding.modules import Normalize
 from tmft.errors import InputError
 from tmft.evaluation.isotropy import iso_score
-from tmft.training_free.postprocessing import (
-    NO_VARIANCE,
-    POSTPROCESSING,
-    fit_postprocessing,
-)
+from tmft.training_free.postprocessing import NO_VARIANCE, POSTPROCESSING, fit_postprocessing
 
 FITTED = [name for name in POSTPROCESSING if name != "normalize"]
 
@@ -41,13 +37,47 @@ def covariance(x: torch.Tensor) -> torch.Tensor:
 # ----------------------------------------------------------------------------------- against scikit-learn
 
 
-def test_zscore_is_the_standard_scaler():
-    from sklearn.preprocessing import StandardScaler
+def quantile_transformer(N: int, shape: str):
+    from sklearn.preprocessing import QuantileTransformer
 
-    x, other = cloud(50, 8), cloud(20, 8, seed=1)
-    x[:, 3] = other[:, 3] = 0.7  # a dimension of one value, which float64 cannot average exactly
-    theirs = StandardScaler().fit(x.double()).transform(other.double())
-    np.testing.assert_allclose(mapped("zscore", x, other), theirs, atol=1e-5)
+    return QuantileTransformer(n_quantiles=min(1000, N), output_distribution=shape, subsample=None)
+
+
+def scaler(name: str):
+    from sklearn import preprocessing
+
+    return getattr(preprocessing, name)()
+
+
+SCIKIT_LEARN = {  # name -> numbers of sentences, transformer for N of them, tolerance
+    "zscore": ((50,), lambda N: scaler("StandardScaler"), 1e-5),
+    "robust": ((3, 50, 1500), lambda N: scaler("RobustScaler"), 1e-5),
+    "quantile": ((2, 3, 50, 999, 1000, 1001, 3000), lambda N: quantile_transformer(N, "uniform"), 1e-6),
+    "quantile-normal": ((3, 50, 3000), lambda N: quantile_transformer(N, "normal"), 1e-3),
+}
+
+
+@pytest.mark.parametrize(("name", "N"), [(name, N) for name in SCIKIT_LEARN for N in SCIKIT_LEARN[name][0]])
+def test_each_dimension_is_mapped_as_by_scikit_learn(name, N):
+    """D = 40 is more than one block of quantiles; the others are from a wider cloud, and fall outside now and
+    then. A dimension of one value has equal quartiles, and float64 cannot average it exactly."""
+    _, make_transformer, tolerance = SCIKIT_LEARN[name]
+    x, other = cloud(N, 40), 1.5 * cloud(200, 40, seed=1)
+    if "quantile" not in name:
+        x[:, 3] = other[:, 3] = 0.7
+    transformer = make_transformer(N).fit(x.double().numpy())
+    for y in (x, other):
+        theirs = transformer.transform(y.double().numpy())
+        np.testing.assert_allclose(mapped(name, x, y), theirs, atol=tolerance)
+
+
+@pytest.mark.parametrize("N", [7, 50, 1000, 3000])
+def test_quantile_is_the_quantile_transformer_where_values_are_tied(N):
+    x = cloud(N, 40).round()
+    x[: N // 2, :5], x[:, 7] = 1.0, -2.0  # half of a dimension, and a whole one
+    other = torch.cat([x, x + 0.5, x - 100, x + 100])
+    theirs = quantile_transformer(N, "uniform").fit(x.double().numpy()).transform(other.double().numpy())
+    np.testing.assert_allclose(mapped("quantile", x, other), theirs, atol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(50, 8), (9, 8), (500, 40)])
@@ -61,38 +91,6 @@ def test_whitening_is_that_of_pca_but_for_signs(shape):
     torch.testing.assert_close(torch.cdist(ours, ours), torch.cdist(theirs, theirs), rtol=1e-4, atol=1e-4)
 
 
-def uniform(x: torch.Tensor, other: torch.Tensor) -> np.ndarray:
-    from sklearn.preprocessing import QuantileTransformer
-
-    transformer = QuantileTransformer(
-        n_quantiles=min(1000, len(x)), output_distribution="uniform", subsample=None
-    )
-    return transformer.fit(x.double().numpy()).transform(other.double().numpy())
-
-
-@pytest.mark.parametrize("N", [3, 50, 1500])
-def test_robust_is_the_robust_scaler(N):
-    from sklearn.preprocessing import RobustScaler
-
-    x, other = cloud(N, 8), cloud(20, 8, seed=1)
-    x[:, 3] = other[:, 3] = 0.7  # its quartiles are equal
-    theirs = RobustScaler().fit(x.double()).transform(other.double())
-    np.testing.assert_allclose(mapped("robust", x, other), theirs, atol=1e-5)
-
-
-@pytest.mark.parametrize("N", [3, 50, 3000])
-def test_quantile_normal_is_the_quantile_transformer(N):
-    from sklearn.preprocessing import QuantileTransformer
-
-    x, other = cloud(N, 40), 1.5 * cloud(200, 40, seed=1)
-    transformer = QuantileTransformer(
-        n_quantiles=min(1000, N), output_distribution="normal", subsample=None
-    ).fit(x.double().numpy())
-    for y in (x, other):
-        theirs = transformer.transform(y.double().numpy())
-        np.testing.assert_allclose(mapped("quantile-normal", x, y), theirs, atol=1e-3)
-
-
 @pytest.mark.parametrize("num_axes", [1, 2, 5])
 def test_abtt_removes_as_many_principal_axes_as_its_name_says(num_axes):
     from sklearn.decomposition import PCA
@@ -102,29 +100,6 @@ def test_abtt_removes_as_many_principal_axes_as_its_name_says(num_axes):
     theirs = (other.double() - pca.mean_) - (other.double() - pca.mean_) @ pca.components_.T @ pca.components_
     np.testing.assert_allclose(mapped(f"abtt-{num_axes}", x, other), theirs, atol=1e-4)
     assert torch.equal(mapped("abtt-2", x), mapped("abtt", x))
-
-
-@pytest.mark.parametrize("name", ["abtt-8", "abtt-0", "abtt-x", "zscore-2"])
-def test_a_number_of_axes_that_makes_no_sense_is_one_line(name):
-    with pytest.raises(InputError, match=f"^postprocess {name}") as error:
-        fit_postprocessing(name, cloud(60, 8))
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("N", [2, 3, 50, 999, 1000, 1001, 3000])
-def test_quantile_is_the_quantile_transformer(N):
-    """D = 40 is more than one block; the others are from a wider cloud, and fall outside now and then."""
-    x, other = cloud(N, 40), 1.5 * cloud(200, 40, seed=1)
-    np.testing.assert_allclose(mapped("quantile", x, other), uniform(x, other), atol=1e-6)
-    np.testing.assert_allclose(mapped("quantile", x), uniform(x, x), atol=1e-6)
-
-
-@pytest.mark.parametrize("N", [7, 50, 1000, 3000])
-def test_quantile_is_the_quantile_transformer_where_values_are_tied(N):
-    x = cloud(N, 40).round()
-    x[: N // 2, :5], x[:, 7] = 1.0, -2.0  # half of a dimension, and a whole one
-    other = torch.cat([x, x + 0.5, x - 100, x + 100])
-    np.testing.assert_allclose(mapped("quantile", x, other), uniform(x, other), atol=1e-6)
 
 
 # ------------------------------------------------------------------------------------------------- by hand
@@ -138,24 +113,6 @@ def test_a_dimension_of_one_value_is_0_after_zscore():
     x[3, 0] = torch.nextafter(x[1, 0], torch.tensor(1.0).double())
     (dense,) = fit_postprocessing("zscore", x)
     assert dense.weight[0, 0] == 1 and dense(x.float())[:, 0].abs().max() < 1e-6
-
-
-def test_abtt_flattens_the_two_longest_axes_and_leaves_the_rest():
-    """Points on three axes at right angles: 9 and 5 are cut off, 2 stays, and so does the smallest."""
-    axes = torch.linalg.qr(cloud(4, 4).double()).Q.float()  # rows
-    lengths = torch.tensor([5.0, 1.0, 9.0, 2.0])
-    around = torch.cat([lengths.diag(), -lengths.diag()])
-    x = around @ axes + torch.tensor([10.0, 0, -3, 1])
-    expected = around * torch.tensor([0.0, 1, 0, 1]) @ axes
-    torch.testing.assert_close(mapped("abtt", x), expected, rtol=0, atol=1e-5)
-
-
-def test_quantiles_of_five_values():
-    """Four gaps of 1/4; the two 2s share the middle of 1/4 and 2/4; 6 lies halfway from 4 to 8."""
-    x = torch.tensor([[2.0], [0.0], [4.0], [2.0], [8.0]])
-    other = torch.tensor([[-1.0], [0], [1], [2], [3], [4], [6], [8], [9]])
-    found = mapped("quantile", x, other).flatten()
-    assert found.tolist() == [0, 0, 0.125, 0.375, 0.625, 0.75, 0.875, 1, 1]
 
 
 def test_quantile_of_nan_is_nan():
@@ -241,51 +198,47 @@ def test_each_entry_is_fitted_to_the_output_before_it_and_consecutive_affine_map
 # -------------------------------------------------------------------------------------------------- mistakes
 
 
-@pytest.mark.parametrize("names", ["normalise", "abtt+normalise", "center+normalise+zscore"])
-def test_an_unknown_name_is_an_error_that_suggests_the_nearest(names):
+UNKNOWN = (
+    f": 'normalise' is unknown: choose from {', '.join(POSTPROCESSING)}, abtt-10, or several as in "
+    "abtt+normalize; did you mean normalize?"
+)
+
+
+def with_value(value: float) -> torch.Tensor:
+    x = cloud(9, 3)
+    x[4, 1] = value
+    return x
+
+
+FEW = "needs more sentences than dimensions (here"
+NOT_FINITE = ": the embedding of sentence 5 of 9 is not finite"
+REFUSED = [  # names, embeddings, what follows "postprocess" and the names in the message
+    *(("abtt-" + number, cloud(60, 8), "") for number in ("8", "0", "x")),
+    ("zscore-2", cloud(60, 8), ""),
+    *((names, SQUARE, UNKNOWN) for names in ("normalise", "abtt+normalise", "center+normalise+zscore")),
+    ("whiten", cloud(3, 8), f" {FEW} 3 for 8 dimensions): give "),
+    ("whiten", cloud(8, 8), f" {FEW} 8 for 8 dimensions): give "),
+    *((name, cloud(1, 8), " needs at least 2 sentences (here 1): give more text")
+      for name in ("center", "zscore", "quantile")),
+    ("abtt", cloud(3, 8), " needs at least 4 sentences (here 3): give more text"),
+    *((name, torch.full((9, 3), 0.1), ": all 9 embeddings are equal: give different sentences")
+      for name in FITTED),
+    *((name, with_value(np.nan), NOT_FINITE) for name in FITTED),
+    *((name, with_value(np.inf), NOT_FINITE) for name in FITTED),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("names", "embeddings", "message"), REFUSED, ids=[names for names, *_ in REFUSED])
+def test_what_cannot_be_fitted_is_one_line(names, embeddings, message):
     with pytest.raises(InputError) as error:
-        fit_postprocessing(names, SQUARE)
-    assert str(error.value) == (
-        f"postprocess {names}: 'normalise' is unknown: choose from {', '.join(POSTPROCESSING)}, "
-        "abtt-10, or several as in abtt+normalize; did you mean normalize?"
-    )
+        fit_postprocessing(names, embeddings)
+    assert str(error.value).startswith(f"postprocess {names}{message}") and "\n" not in str(error.value)
     assert error.value.parameters == ("postprocess",)
 
 
-@pytest.mark.parametrize("N", [3, 8])
-def test_whitening_needs_more_sentences_than_dimensions(N):
-    message = rf"postprocess whiten needs more sentences than dimensions \(here {N} for 8 dimensions\): give "
-    with pytest.raises(InputError, match=message):
-        fit_postprocessing("center+whiten", cloud(N, 8))
-
-
-@pytest.mark.parametrize(
-    ("name", "N", "least"), [("center", 1, 2), ("zscore", 1, 2), ("quantile", 1, 2), ("abtt", 3, 4)]
-)
-def test_too_few_sentences_are_an_error(name, N, least):
-    message = rf"postprocess {name} needs at least {least} sentences \(here {N}\): give more text"
-    with pytest.raises(InputError, match=message):
-        fit_postprocessing(name, cloud(N, 8))
-    assert mapped(name, cloud(least, 8)).abs().max() > 0.1  # one sentence more is enough
-
-
-@pytest.mark.parametrize("name", FITTED)
-def test_equal_embeddings_are_an_error(name):
-    with pytest.raises(
-        InputError, match=f"postprocess {name}: all 9 embeddings are equal: give different sentences"
-    ):
-        fit_postprocessing(name, torch.full((9, 3), 0.1))
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("name", FITTED)
-def test_an_embedding_that_is_not_finite_is_an_error(name, value):
-    x = cloud(9, 3)
-    x[4, 1] = value
-    with pytest.raises(
-        InputError, match=f"postprocess {name}: the embedding of sentence 5 of 9 is not finite"
-    ):
-        fit_postprocessing(name, x)
+@pytest.mark.parametrize(("name", "least"), [("center", 2), ("zscore", 2), ("quantile", 2), ("abtt", 4)])
+def test_one_sentence_more_is_enough(name, least):
+    assert mapped(name, cloud(least, 8)).abs().max() > 0.1
 
 
 # ------------------------------------------------------------------------------------------------ real ones

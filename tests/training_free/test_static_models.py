@@ -66,20 +66,14 @@ def test_a_sentence_is_the_mean_of_its_words():
     assert_same_embeddings(model.encode(["The cat eats."])[0], expected.numpy(), 1e-6)
 
 
-@pytest.mark.parametrize("limit", [3, 5, 8])
-def test_a_static_model_truncates_the_end_of_a_long_text(limit):
-    model = static_model(max_length=limit)
-    whole = static_model().tokenize(SENTENCES)
-    assert model.tokenize(SENTENCES) == [ids[:limit] for ids in whole]
-
-
-def test_there_is_no_limit_by_default():
+@pytest.mark.parametrize("limit", [3, 5, 8, None])
+def test_a_static_model_truncates_a_long_text_only_at_a_limit_that_was_given(limit):
     """No table of positions ends."""
-    model = static_model()
-    assert len(model.tokenize(["music " * 5000])[0]) == 5000
-    assert_same_embeddings(
-        model.encode(["music " * 5000]), model.encode(["music"]), 1e-4
-    )  # 5000 sums in float32
+    model, long = static_model(max_length=limit), "music " * 5000
+    whole = static_model().tokenize([*SENTENCES, long])
+    assert model.tokenize([*SENTENCES, long]) == [ids[:limit] for ids in whole]
+    assert len(whole[-1]) == 5000
+    assert_same_embeddings(model.encode([long]), model.encode(["music"]), 1e-4)  # 5000 sums in float32
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n"])
