@@ -6,6 +6,7 @@ from conftest import store_weights, stored_weights
 
 from tmft.checkpoints.load import load_encoder_with_report
 from tmft.checkpoints.model_card import describe_compatibility
+from tmft.checkpoints.save import save_encoder
 from tmft.deberta import log_bucket_position
 from tmft.models.families import config_from_dict, parameter_counts, random_encoder
 from tmft.packing import pack
@@ -31,21 +32,10 @@ V3 = {  # as microsoft/deberta-v3-base says it, but small; 12 per head, so that 
 }
 
 
-def reference(**changes):
-    """transformers' model with weights so large that attention is far from uniform."""
-    from transformers import DebertaV2Config, DebertaV2Model
-
-    torch.manual_seed(0)
-    model = DebertaV2Model(DebertaV2Config(**(V3 | changes))).eval()
-    for name, weight in model.named_parameters():
-        torch.nn.init.normal_(weight, mean=float(name.endswith("LayerNorm.weight")), std=0.2)
-    return model
-
-
 @pytest.fixture
 def folder(tmp_path):
     """A version 3 checkpoint with a vocabulary."""
-    reference().save_pretrained(tmp_path)
+    save_encoder(random_encoder(config_from_dict(V3)), tmp_path)
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
     return tmp_path
@@ -58,9 +48,6 @@ def test_buckets_equal_transformers(buckets, longest):
     distance = torch.arange(-700, 701)
     theirs = make_log_bucket_position(distance, buckets, longest).long()
     assert log_bucket_position(distance, buckets, longest).equal(theirs)
-
-
-# ------------------------------------------------------------------------------- checkpoints
 
 
 @pytest.fixture
@@ -109,9 +96,6 @@ def test_zero_layers_are_saved_with_the_warning_that_transformers_cannot_run_the
         f"**In other libraries:** {describe_compatibility(model)}"
         in (tmp_path / "saved/README.md").read_text()
     )
-
-
-# ------------------------------------------------------------------------------- precision
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

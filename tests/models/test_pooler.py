@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import PAIRS, SENTENCES, padded, tiny_config, vocabulary_folder
+from conftest import SENTENCES, padded, tiny_config, vocabulary_folder
+from test_bert import reference
 
 import train
 from tmft.checkpoints.load import load_encoder_with_report
@@ -14,39 +15,21 @@ from tmft.models.families import config_from_dict
 from tmft.packing import pack
 from tmft.sentence_encoder import SentenceEncoder
 
-transformers = pytest.importorskip("transformers")
-MODELS = {
-    "bert": transformers.BertModel,
-    "roberta": transformers.RobertaModel,
-    "xlm-roberta": transformers.XLMRobertaModel,
-    "camembert": transformers.CamembertModel,
-    "mpnet": transformers.MPNetModel,
-}
-
-
-def build(model_type: str = "bert"):
-    """A model of transformers with random weights, whose pooler has large ones."""
-    torch.manual_seed(0)
-    content = tiny_config(model_type=model_type, pad_token_id=0)
-    del content["embedding_size"], content["model_type"]
-    model = MODELS[model_type](MODELS[model_type].config_class(**content)).eval()
-    torch.nn.init.normal_(model.pooler.dense.bias)
-    return model
+FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet")
 
 
 @pytest.fixture
 def folder(tmp_path):
     """A BERT with the tokenizer of the tests."""
-    build().save_pretrained(tmp_path / "whole")
+    reference(tiny_config(model_type="bert"), tmp_path / "whole")
     (vocabulary_folder() / "vocab.txt").rename(tmp_path / "whole/vocab.txt")
     return tmp_path / "whole"
 
 
 @pytest.mark.parametrize("layer", [4, 2])
-@pytest.mark.parametrize("model_type", MODELS)
+@pytest.mark.parametrize("model_type", FAMILIES)
 def test_the_pooler_gives_pooler_output_from_the_last_kept_layer(model_type, layer, tmp_path):
-    model = build(model_type)
-    model.save_pretrained(tmp_path)
+    model = reference(tiny_config(model_type=model_type, pad_token_id=0), tmp_path)
     model.encoder.layer = model.encoder.layer[:layer]
     encoder, report = load_encoder_with_report(tmp_path, layer, ["pooler"])
     sentences = [[2, 9, 7, 11, 3], [2, 3], [2, 5, 6, 3]]
@@ -59,6 +42,8 @@ def test_the_pooler_gives_pooler_output_from_the_last_kept_layer(model_type, lay
 
 
 def test_a_saved_model_gives_the_same_embeddings_here_and_in_transformers(folder, tmp_path):
+    import transformers
+
     model = SentenceEncoder.from_pretrained(folder, layer=2, pooling="pooler")
     model.save_pretrained(tmp_path / "kept")
     again = SentenceEncoder.from_pretrained(tmp_path / "kept")
@@ -80,12 +65,8 @@ def test_another_pooling_drops_the_pooler(folder):
     assert "not loaded: pooler (2)" in model.load_report
 
 
-def test_it_is_trained_and_a_run_goes_on_from_it(folder, tmp_path):
-    data = tmp_path / "data"
-    data.mkdir()
-    for split in ("train", "dev", "test"):
-        (data / f"{split}.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *PAIRS]) + "\n")
-    command = ["--ckpt", str(folder), "--data", str(data), "--output-dir", str(tmp_path / "runs")]
+def test_it_is_trained_and_a_run_goes_on_from_it(folder, tiny_data, tmp_path):
+    command = ["--ckpt", str(folder), "--data", str(tiny_data), "--output-dir", str(tmp_path / "runs")]
     command += "--pooling pooler --epochs 1 --lr 1e-2 --layer 2 --device cpu --run-name".split()
     train.main([*command, "one"])
     first = SentenceEncoder.from_pretrained(tmp_path / "runs/one-layer2-seed0")
