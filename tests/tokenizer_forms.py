@@ -208,14 +208,6 @@ def save_json(folder: Path, backend: Tokenizer, special: list[str], single: str,
     backend.save(str(folder / "tokenizer.json"))
 
 
-def wordpiece_backend(tokens: list[str], lowercase: bool) -> Tokenizer:
-    backend = Tokenizer(models.WordPiece({token: id for id, token in enumerate(tokens)}, unk_token="[UNK]"))
-    backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.WordPiece()
-    return backend
-
-
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MPNET = ("<s>", "<pad>", "</s>", "<unk>")
 
@@ -238,7 +230,11 @@ def bert_both(folder: Path, **settings) -> None:
 
 
 def bert_json(folder: Path) -> None:
-    backend = wordpiece_backend(wordpiece_vocabulary(BERT, ()), lowercase=False)
+    vocabulary = {token: id for id, token in enumerate(wordpiece_vocabulary(BERT, ()))}
+    backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=False)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
     save_json(folder, backend, list(BERT), "[CLS] $A [SEP]")
     settings = {"tokenizer_class": "BertTokenizerFast", "do_lower_case": False}
     write(folder, config={"model_type": "bert"}, tokenizer_config=settings)
@@ -276,9 +272,9 @@ def roberta_old(folder: Path) -> None:
     roberta_vocabulary(folder, special_tokens_map=names, model_max_length=512)
 
 
-def byte_level_backend(first: list[str], last: list[str], prefix_space: bool = False, **options) -> Tokenizer:
+def byte_level_backend(first: list[str], last: list[str], prefix_space: bool = False) -> Tokenizer:
     merges = list(byte_pairs(byte_level=True)[1])
-    backend = Tokenizer(models.BPE(byte_level_vocabulary(first, last), merges, **options))
+    backend = Tokenizer(models.BPE(byte_level_vocabulary(first, last), merges))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
     backend.decoder = decoders.ByteLevel()
     return backend
@@ -357,17 +353,6 @@ def llama2_json(folder: Path, model_type: str = "mistral", single: str = "<s> $A
     write(folder, config={"model_type": model_type}, tokenizer_config=settings)
 
 
-def as_json(folder: Path, names: tuple[str, ...], **settings) -> dict:
-    """Replace the files `names` by the tokenizer.json made of them; return its content."""
-    from tmft.checkpoints.tokenizers import load_tokenizer
-
-    load_tokenizer(folder).backend.save(str(folder / "tokenizer.json"))
-    for name in names:
-        (folder / name).unlink()
-    write(folder, tokenizer_config=settings)
-    return json.loads((folder / "tokenizer.json").read_text())
-
-
 def newer_pipeline(content: dict) -> dict:
     """A tokenizer.json as newer conversions write it: spaces are treated before words are cut."""
     steps = [content["normalizer"], {"type": "Strip", "strip_left": False, "strip_right": True}]
@@ -424,8 +409,12 @@ def t5_vocabulary(folder: Path, settings: dict | None = None, **trainer) -> None
 
 
 def t5_json(folder: Path) -> None:
+    from tmft.checkpoints.tokenizers import load_tokenizer
+
     t5_vocabulary(folder)
-    content = as_json(folder, ("spiece.model",), tokenizer_class="T5Tokenizer", eos_token="</s>")
+    content = json.loads(load_tokenizer(folder).backend.to_str())
+    (folder / "spiece.model").unlink()
+    write(folder, tokenizer_config={"tokenizer_class": "T5Tokenizer", "eos_token": "</s>"})
     write(folder, tokenizer=newer_pipeline(content))
 
 

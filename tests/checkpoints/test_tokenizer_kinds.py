@@ -6,13 +6,12 @@ import os
 from functools import partial
 
 import pytest
-from conftest import vocabulary_folder
+from conftest import VOCABULARY, vocabulary_folder
 from tokenizer_forms import (
     FORMS,
     SETTINGS,
     bert_vocabulary,
     byte_level_vocabulary,
-    camembert_json,
     llama2_json,
     random_texts,
     roberta_vocabulary,
@@ -109,34 +108,48 @@ def test_every_family_names_a_kind_of_tokenizer():
 # ------------------------------------------------------------------------------- which kind it is
 
 
-def test_a_known_class_counts_more_than_model_type(tmp_path):
-    """A BERT with the vocabulary of XLM-RoBERTa, as paraphrase-multilingual-MiniLM-L12-v2."""
-    xlm_roberta_json(tmp_path, newer=False, model_type="bert")
+BERT = {"model_type": "bert"}
+CLASS_IN_CONFIG = {"model_type": "unknown", "tokenizer_class": "CamembertTokenizer"}
+XLM_ROBERTA = "xlm-roberta tokenizer.json"
+KINDS = [  # a form, the files that are replaced, the class of the saved tokenizer, its first special token
+    # a known class counts more than model_type, as in paraphrase-multilingual-MiniLM-L12-v2
+    (XLM_ROBERTA, {"config": BERT}, "XLMRobertaTokenizer", "<s>"),
+    # so does tokenizer.json, if no class is named, or one that cannot read it: transformers gives nonsense
+    (XLM_ROBERTA, {"config": BERT, "tokenizer_config": {}}, "XLMRobertaTokenizer", "<s>"),
+    (
+        XLM_ROBERTA,
+        {"config": BERT, "tokenizer_config": {"tokenizer_class": "BertTokenizer"}},
+        UNCHANGED_CLASS,
+        "<s>",
+    ),
+    # the class may be named in config.json
+    (
+        "camembert tokenizer.json",
+        {"config": CLASS_IN_CONFIG, "tokenizer_config": {}},
+        "CamembertTokenizer",
+        "<s>",
+    ),
+    # without a class and a model_type, the model and the template decide, or the vocabulary
+    ("bert tokenizer.json", {"config": {}, "tokenizer_config": {}}, UNCHANGED_CLASS, "[CLS]"),
+    ("t5 tokenizer.json", {"config": {}, "tokenizer_config": {}}, "T5Tokenizer", None),
+    (
+        "xlm-roberta newer tokenizer.json",
+        {"config": {}, "tokenizer_config": {}},
+        "XLMRobertaTokenizer",
+        "<s>",
+    ),
+    ("camembert tokenizer.json", {"config": {}, "tokenizer_config": {}}, "CamembertTokenizer", "<s>"),
+    ("roberta vocab.json", {"config": {}}, UNCHANGED_CLASS, "<s>"),
+]
+
+
+@pytest.mark.parametrize(("form", "files", "saved_class", "first_token"), KINDS)
+def test_what_the_files_say_decides_which_kind_it_is(form, files, saved_class, first_token, tmp_path):
+    FORMS[form](tmp_path)
+    write(tmp_path, **files)
     tokenizer = load_tokenizer(tmp_path)
-    assert tokenizer.special_tokens["cls_token"] == "<s>"
-    assert tokenizer.vocabulary[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
-
-
-@pytest.mark.parametrize("settings", [{}, {"tokenizer_class": "BertTokenizer"}])
-def test_a_tokenizer_json_counts_more_than_model_type(settings, tmp_path):
-    """Where no class is named, or one that cannot read the file, transformers gives nonsense."""
-    xlm_roberta_json(tmp_path, newer=False)
-    expected = ids(load_tokenizer(tmp_path), ["the baker", "나는 빵집 주인"])
-    write(tmp_path, config={"model_type": "bert"}, tokenizer_config=settings)
-    assert ids(load_tokenizer(tmp_path), ["the baker", "나는 빵집 주인"]) == expected
-
-
-def test_without_config_json_the_vocabulary_decides(tmp_path):
-    roberta_vocabulary(tmp_path)
-    expected = ids(load_tokenizer(tmp_path), ["the baker"])
-    (tmp_path / "config.json").unlink()
-    assert ids(load_tokenizer(tmp_path), ["the baker"]) == expected
-
-
-def test_the_class_may_be_named_in_config_json(tmp_path):
-    camembert_json(tmp_path, model_type="unknown", tokenizer_class="CamembertTokenizer")
-    (tmp_path / "tokenizer_config.json").unlink()
-    assert load_tokenizer(tmp_path).tokenizer_class == "CamembertTokenizer"
+    assert tokenizer.tokenizer_class == saved_class
+    assert tokenizer.special_tokens.get("cls_token") == first_token
 
 
 def change_tokenizer_json(folder, **parts) -> None:
@@ -154,23 +167,6 @@ def test_a_tokenizer_json_of_a_generic_class_is_used_unchanged(tmp_path):
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.num_special_tokens == (0, 1)
     assert ids(tokenizer, ["a man"]) == ids(tokenizer, ["e men"])
-
-
-@pytest.mark.parametrize(
-    ("name", "rebuilt_as", "first_token"),
-    [
-        ("bert tokenizer.json", UNCHANGED_CLASS, "[CLS]"),
-        ("t5 tokenizer.json", "T5Tokenizer", None),
-        ("xlm-roberta newer tokenizer.json", "XLMRobertaTokenizer", "<s>"),
-        ("camembert tokenizer.json", "CamembertTokenizer", "<s>"),
-    ],
-)
-def test_without_a_class_the_model_and_the_template_tell_the_kind(name, rebuilt_as, first_token, tmp_path):
-    FORMS[name](tmp_path)
-    write(tmp_path, config={}, tokenizer_config={})
-    tokenizer = load_tokenizer(tmp_path)
-    assert tokenizer.tokenizer_class == rebuilt_as
-    assert tokenizer.special_tokens.get("cls_token") == first_token
 
 
 @pytest.mark.parametrize("name", ["T5Tokenizer", "T5TokenizerFast"])
@@ -280,17 +276,67 @@ def test_lower_case_is_saved_for_transformers_too(tmp_path):
     assert_no_difference(ids(tokenizer, texts), theirs(saved, texts), texts)
 
 
+# ------------------------------------------------------------------------------- files
+
+
+def test_a_tokenizer_json_is_saved_without_indentation_and_read_with_it(tmp_path):
+    """Indented, it is half as long again, which is a tenth of a small model."""
+    tokenizer, texts = load_tokenizer(vocabulary_folder()), random_texts(300, seed=7)
+    files = tokenizer_to_files(tokenizer, 99)
+    content = json.loads(files["tokenizer.json"])
+    assert files["tokenizer.json"] == json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    for text in (files["tokenizer.json"], json.dumps(content, indent=2)):
+        (tmp_path / "tokenizer.json").write_text(text, encoding="utf-8")
+        assert ids(load_tokenizer(tmp_path), texts) == ids(tokenizer, texts)
+
+
+def test_a_cased_tokenizer_json_alone_stays_cased(tmp_path):
+    """transformers 5 would lower-case it: what it should not do to a cased checkpoint is not imitated."""
+    bert_vocabulary(tmp_path, do_lower_case=False)
+    cased, texts = load_tokenizer(tmp_path), random_texts(300, seed=7)
+    cased.backend.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").unlink()
+    assert ids(load_tokenizer(tmp_path), texts) == ids(cased, texts)
+
+
+@pytest.mark.parametrize("key", ["model_max_length", "max_len"])
+def test_both_spellings_of_the_length_limit_are_read_and_a_huge_one_is_none(key):
+    assert load_tokenizer(vocabulary_folder(**{key: 77})).max_length == 77
+    assert load_tokenizer(vocabulary_folder(**{key: int(1e30)})).max_length is None
+
+
+def test_the_vocabulary_is_in_the_order_of_the_ids_and_an_id_without_a_token_is_named_by_itself():
+    """The line of a word that comes again later: the later number counts."""
+    folder = vocabulary_folder()
+    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nman\na\n", encoding="utf-8")
+    assert load_tokenizer(folder).vocabulary == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[4]", "man", "a"]
+
+
+@pytest.mark.parametrize("cls", ["a b", "$A", "$B", "$0", "x:7", ":", "a:b:c", "[SEP]:1"])
+def test_a_special_token_may_have_any_name(cls):
+    """Also one that means something in the template around a sentence."""
+    folder = vocabulary_folder(cls_token=cls)
+    with open(folder / "vocab.txt", "a") as file:
+        file.write(f"{cls}\n")
+    tokenizer = load_tokenizer(folder)
+    last, man, sep = len(VOCABULARY), VOCABULARY.index("man"), VOCABULARY.index("[SEP]")
+    assert ids(tokenizer, ["man"]) == [[last, man, sep]]
+    saved = json.loads(tokenizer_to_files(tokenizer, 9)["tokenizer.json"])
+    assert saved["post_processor"]["type"] == "TemplateProcessing"
+
+
 # ------------------------------------------------------------------------------- errors
-
-
-def drop_token(folder, token: str) -> None:
-    vocabulary = json.loads((folder / "vocab.json").read_text())
-    write(folder, vocab={text: id for text, id in vocabulary.items() if text != token})
 
 
 def without_sep(folder) -> None:
     roberta_vocabulary(folder)
-    drop_token(folder, "</s>")
+    vocabulary = json.loads((folder / "vocab.json").read_text())
+    write(folder, vocab={text: id for text, id in vocabulary.items() if text != "</s>"})
+
+
+def merges_alone(folder) -> None:
+    roberta_vocabulary(folder)
+    (folder / "vocab.json").unlink()
 
 
 def changed(vocabulary=roberta_vocabulary, **files):
@@ -301,65 +347,50 @@ def changed(vocabulary=roberta_vocabulary, **files):
     return make
 
 
-WRONG = {
-    "no closing token": (without_sep, "the vocabulary has no </s>"),
-    "merges of three parts": (changed(**{"merges.txt": "a b\na b c\n"}), "merges.txt cannot be"),
-    "merges of other tokens": (changed(**{"merges.txt": "the🎈 b\n"}), "merges.txt .*out of vocabulary"),
-    "merges in no UTF-8": (changed(**{"merges.txt": b"\xff\xfe"}), "merges.txt cannot be read"),
-    "a list": (changed(vocab=["a"]), "vocab.json and merges.txt cannot be read .*Bad vocab"),
-    "a token that is no text": (changed(special_tokens_map={"pad_token": 1}), "special_tokens_map.json"),
-    "a flag that is none": (
-        changed(special_tokens_map={"mask_token": {"content": "<mask>", "lstrip": "yes"}}),
+OTHER_KIND = "no tokenizer .*in .*: expected tokenizer.json, .* save it, which writes tokenizer.json$"
+WRONG = [  # words of the message, and how the files are made
+    (OTHER_KIND, merges_alone),
+    (
+        OTHER_KIND,
+        changed(config={"model_type": "qwen3"}, tokenizer_config={"tokenizer_class": "Qwen2Tokenizer"}),
+    ),
+    (OTHER_KIND, changed(config={"model_type": "xlm-roberta"}, **{"sentencepiece.bpe.model": b"\x0a"})),
+    (OTHER_KIND, partial(bert_vocabulary, tokenizer_class="BertJapaneseTokenizer")),
+    ("no tokenizer in .*: expected tokenizer.json", lambda folder: None),
+    ("the vocabulary has no </s>", without_sep),
+    ("the vocabulary has no </s>", partial(t5_vocabulary, eos_piece="<end>")),
+    (r"has no \[UNK\]", changed(bert_vocabulary, **{"vocab.txt": "a\nb\n"})),
+    (r"the vocabulary has no \[CLS\]", changed(bert_vocabulary, **{"vocab.txt": "[UNK]\na\n"})),
+    ("merges.txt cannot be", changed(**{"merges.txt": "a b\na b c\n"})),
+    ("merges.txt .*out of vocabulary", changed(**{"merges.txt": "the🎈 b\n"})),
+    ("merges.txt cannot be read", changed(**{"merges.txt": b"\xff\xfe"})),
+    ("vocab.json and merges.txt cannot be read .*Bad vocab", changed(vocab=["a"])),
+    ("tokenizer.json cannot be read", changed(bert_vocabulary, tokenizer={})),
+    ("special_tokens_map.json", changed(special_tokens_map={"pad_token": 1})),
+    (
         "lstrip is 'yes', not true or false",
+        changed(special_tokens_map={"mask_token": {"content": "<mask>", "lstrip": "yes"}}),
     ),
-    "special tokens that are split": (
-        changed(tokenizer_config={"split_special_tokens": True}),
+    (
         "cannot be read .split_special_tokens is true, but special tokens in a text are always",
+        changed(tokenizer_config={"split_special_tokens": True}),
     ),
-    "an id that is no number": (changed(added_tokens={"[Q]": "9"}), "added_tokens.json cannot be read"),
-    "tokens by no id": (
-        changed(tokenizer_config={"added_tokens_decoder": {"x": {"content": "[Q]"}}}),
+    ("added_tokens.json cannot be read", changed(added_tokens={"[Q]": "9"})),
+    (
         "tokenizer_config.json cannot be read",
+        changed(tokenizer_config={"added_tokens_decoder": {"x": {"content": "[Q]"}}}),
     ),
-    "accents": (
-        changed(bert_vocabulary, tokenizer_config={"strip_accents": "no"}),
-        "strip_accents is 'no'",
-    ),
-    "no file": (lambda folder: None, "no tokenizer in .*: expected tokenizer.json"),
-    "no unknown token": (changed(bert_vocabulary, **{"vocab.txt": "a\nb\n"}), r"has no \[UNK\]"),
-    "no [CLS]": (changed(bert_vocabulary, **{"vocab.txt": "[UNK]\na\n"}), r"the vocabulary has no \[CLS\]"),
-    "an empty tokenizer.json": (changed(bert_vocabulary, tokenizer={}), "tokenizer.json cannot be read"),
-    "no end in the pieces": (partial(t5_vocabulary, eos_piece="<end>"), "the vocabulary has no </s>"),
-}
+    ("strip_accents is 'no'", changed(bert_vocabulary, tokenizer_config={"strip_accents": "no"})),
+]
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_damaged_files_are_one_clear_line(name, tmp_path, capfd):
-    make, message = WRONG[name]
+@pytest.mark.parametrize(("message", "make"), WRONG)
+def test_damaged_files_are_one_clear_line(message, make, tmp_path, capfd):
     make(tmp_path)
     with pytest.raises(InputError, match=message) as error:
         load_tokenizer(tmp_path)
     assert "\n" not in str(error.value)
     assert "panicked" not in capfd.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["merges alone", "Qwen", "XLM-RoBERTa", "an unknown class"])
-def test_a_tokenizer_of_another_kind_says_how_to_make_its_tokenizer_json(name, tmp_path):
-    """transformers refuses them, too, or gives other ids than those of the kind that they look like."""
-    roberta_vocabulary(tmp_path)
-    if name == "an unknown class":
-        bert_vocabulary(tmp_path, tokenizer_class="BertJapaneseTokenizer")
-    elif name == "merges alone":
-        (tmp_path / "vocab.json").unlink()
-    elif name == "Qwen":
-        write(
-            tmp_path, config={"model_type": "qwen3"}, tokenizer_config={"tokenizer_class": "Qwen2Tokenizer"}
-        )
-    else:
-        write(tmp_path, config={"model_type": "xlm-roberta"}, **{"sentencepiece.bpe.model": b"\x0a"})
-    message = "no tokenizer .*in .*: expected tokenizer.json, .* save it, which writes tokenizer.json$"
-    with pytest.raises(InputError, match=message):
-        load_tokenizer(tmp_path)
 
 
 # ------------------------------------------------------- at which the tokenizers library fails or panics
@@ -399,10 +430,18 @@ def write_wrong(place: str, value: object):
     return folder
 
 
+def template(*ids: int) -> tuple[str, dict]:
+    """Of ids in the place of that of [CLS]; the rows of the embedding table may end before them."""
+    return "post_processor.special_tokens.[CLS]", {"id": "[CLS]", "ids": ids, "tokens": ["a"] * len(ids)}
+
+
 PANICS = {
     "no vocabulary": ("model.vocab", {}),
     "no model": ("model", None),
     "a template without its token": ("post_processor.special_tokens", {}),
+    "a template with an unknown id": template(500),
+    "a template with a large id": template(2**31),
+    "a template with the largest id": template(2, 2**32 - 1),
     "a second text": ("post_processor.single", text("B")),
     "a map that leads out": ("normalizer", MAP),
     "a map in a list": ("normalizer", {"type": "Sequence", "normalizers": [MAP]}),
@@ -417,20 +456,9 @@ PANICS = {
 
 @pytest.mark.parametrize("name", PANICS)
 def test_an_error_or_a_panic_of_the_library_is_one_line(name):
-    with pytest.raises(InputError, match="cannot be read") as error:
+    with pytest.raises(InputError, match="cannot be read|no token has the id .*, which is added") as error:
         load_tokenizer(write_wrong(*PANICS[name]))(["a" * 40 + "b"], 64)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("ids", [[500], [2**31], [2, 2**32 - 1]])
-def test_a_template_with_an_unknown_id_is_refused(ids):
-    """The rows of the embedding table end before it."""
-    folder = vocabulary_folder(tokenizer_class="PreTrainedTokenizerFast")
-    changed = content()
-    changed["post_processor"]["special_tokens"]["[CLS]"] |= {"ids": ids, "tokens": ["a"] * len(ids)}
-    (folder / "tokenizer.json").write_text(json.dumps(changed))
-    with pytest.raises(InputError, match=f"no token has the id {ids[-1]}, which is added around a text"):
-        load_tokenizer(folder)
 
 
 def test_a_lone_surrogate_is_one_line():

@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from test_files_of_others import add_module, remove, reorder, set_class, write
+from test_weights import cut_short
 
 from tmft.checkpoints.compact import dequantize, pack_weights, round_weight, search_scales
 from tmft.embedding.modules import Dense, LayerNorm, Normalize
@@ -222,36 +224,6 @@ def weights(change, file="model.safetensors", **metadata):
     return lambda folder: rewrite(folder / file, change, **metadata)
 
 
-def edit(file, **keys):
-    """Change keys of a JSON file."""
-
-    def change(folder):
-        content = json.loads((folder / file).read_text()) | keys
-        (folder / file).write_text(json.dumps(content))
-
-    return change
-
-
-def modules(change):
-    def changed(folder):
-        content = json.loads((folder / "modules.json").read_text())
-        (folder / "modules.json").write_text(json.dumps(change(content)))
-
-    return changed
-
-
-def replaced(file, make):
-    """A file becomes what `make` makes of its content; None: it is removed."""
-
-    def change(folder):
-        content = (folder / file).read_bytes()
-        (folder / file).unlink()
-        if make is not None:
-            (folder / file).write_bytes(make(content))
-
-    return change
-
-
 def scaled(name, factor):
     return lambda weights: weights.update({name: weights[name] * factor})
 
@@ -271,25 +243,25 @@ DAMAGED = {
     "NaN in a weight": weights(scaled(NORM, torch.nan)),
     "infinite scales of words": weights(scaled(f"{WORDS}.scales", torch.inf)),
     "an unknown tensor": weights(lambda w: w.update({"encoder.layer.9.output.dense.bias": w[BIAS].clone()})),
-    "fewer layers than weights": edit(CONFIG, num_hidden_layers=3),
-    "cut short": replaced("model.safetensors", lambda content: content[:-100]),
-    "no tokenizer": replaced("tokenizer.json", None),
-    "a causal model": edit(CONFIG, is_decoder=True),
-    "another family": edit(CONFIG, model_type="deberta-v2"),
-    "an activation of modules": edit(CONFIG, hidden_act="Tanh"),
-    "relative positions": edit(CONFIG, position_embedding_type="relative_key"),
-    "heads that do not fit": edit(CONFIG, num_attention_heads=5),
-    "an unknown module": modules(lambda m: [*m, {"type": "sentence_transformers.models.LSTM", "path": "9"}]),
-    "a module of another package": modules(lambda m: [*m[:2], m[2] | {"type": "other.Dense"}, m[3]]),
-    "no Pooling": modules(lambda m: [m[0], *m[2:]]),
-    "Normalize before the Pooling": modules(lambda m: [m[0], m[3], m[1], m[2]]),
-    "two poolings": edit(POOLING, pooling_mode_cls_token=True),
-    "an unknown mode": edit(POOLING, pooling_mode_attention=True),
-    "no prompt in the mean": edit(POOLING, include_prompt=False),
-    "an unknown key of the Pooling": edit(POOLING, temperature=2),
-    "an activation of another package": edit(DENSE, activation_function="other.Tanh"),
-    "a prompt that does not exist": edit(SETTINGS, default_prompt_name="other"),
-    "lower case": edit(LIMITS, do_lower_case=True),
+    "fewer layers than weights": write(CONFIG, num_hidden_layers=3),
+    "cut short": lambda folder: cut_short(folder / "model.safetensors", -100),
+    "no tokenizer": remove("tokenizer.json"),
+    "a causal model": write(CONFIG, is_decoder=True),
+    "another family": write(CONFIG, model_type="deberta-v2"),
+    "an activation of modules": write(CONFIG, hidden_act="Tanh"),
+    "relative positions": write(CONFIG, position_embedding_type="relative_key"),
+    "heads that do not fit": write(CONFIG, num_attention_heads=5),
+    "an unknown module": add_module("LSTM", "9"),
+    "a module of another package": set_class(2, "other.Dense"),
+    "no Pooling": reorder(0, 2, 3),
+    "Normalize before the Pooling": reorder(0, 3, 1, 2),
+    "two poolings": write(POOLING, pooling_mode_cls_token=True),
+    "an unknown mode": write(POOLING, pooling_mode_attention=True),
+    "no prompt in the mean": write(POOLING, include_prompt=False),
+    "an unknown key of the Pooling": write(POOLING, temperature=2),
+    "an activation of another package": write(DENSE, activation_function="other.Tanh"),
+    "a prompt that does not exist": write(SETTINGS, default_prompt_name="other"),
+    "lower case": write(LIMITS, do_lower_case=True),
 }
 
 

@@ -105,7 +105,6 @@ TESTS = {
     "tmft/reports/page.py": ["tests/reports/test_report.py", "tests/reports/test_web_page.py"],
     "tmft/reports/report.py": ["tests/reports/test_report.py", "tests/reports/test_web_page.py"],
     "tmft/checkpoints/tokenizers.py": [
-        "tests/checkpoints/test_tokenizers.py",
         "tests/checkpoints/test_tokenizer_kinds.py",
         "tests/checkpoints/test_sentencepiece.py",
         "tests/checkpoints/test_model_folder.py",
