@@ -11,7 +11,6 @@ import pytest
 from conftest import ROOT, tiny_config
 from random_configs import RANDOM_CONFIGS
 
-import tmft.models
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.errors import InputError
 from tmft.models.families import (
@@ -20,7 +19,6 @@ from tmft.models.families import (
     config_to_dict,
     empty_encoder,
     parameter_names,
-    random_encoder,
 )
 
 BERT = {key: value for key, value in tiny_config().items() if key not in ("model_type", "embedding_size")}
@@ -50,12 +48,6 @@ def test_no_two_names_in_a_checkpoint_are_of_one_weight(name):
     assert len(set(names.values())) == len(names)
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_every_weight_of_an_encoder_has_a_name(name):
-    config = config_from_dict(tiny_config(**SHAPES[name]))
-    assert set(empty_encoder(config).state_dict()) <= set(parameter_names(config).values())
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_name_is_of_a_module_that_some_encoder_with_these_names_has(family):
     """Some families share a table of names: each name is of a module that one of them has in some layer."""
@@ -75,24 +67,15 @@ def modules(name: str) -> str:
     return re.sub(r"\.\d+\.", ".n.", name.rpartition(".")[0])
 
 
-# ----------------------------------------------------------------------------------- empty_encoder, random
+# ----------------------------------------------------------------------------------- empty_encoder
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_an_empty_encoder_has_the_shapes_of_a_random_one(name):
-    config = config_from_dict(tiny_config(**SHAPES[name]))
-    layer = min(2, config.num_hidden_layers)
-    empty, full = (make(config, layer).state_dict() for make in (empty_encoder, random_encoder))
-    assert {name: weight.shape for name, weight in empty.items()} == {
-        name: weight.shape for name, weight in full.items()
-    }
+def test_an_empty_encoder_takes_no_memory():
+    encoder = empty_encoder(config_from_dict(tiny_config()))
+    assert {weight.device.type for weight in encoder.parameters()} == {"meta"}
 
 
 # ------------------------------------------------------------------------------- config_from_dict
-
-
-def test_the_package_exports_config_from_dict():
-    assert tmft.models.config_from_dict is config_from_dict
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -131,16 +114,20 @@ def test_keys_that_a_config_omits_get_the_defaults_of_transformers(model_type):
     assert compared >= 12
 
 
-def test_a_config_that_says_no_model_type_is_a_bert():
-    assert config_from_dict(BERT).model_type == "bert"
+# fmt: off
+MEANT = {  # content of a config.json beside the sizes -> what it means
+    "no model_type":                  ({}, "model_type", "bert"),
+    "an ELECTRA, no embedding_size":  ({"model_type": "electra"}, "embedding_size", 128),  # not hidden_size
+    "null":                           ({"hidden_act": None}, "hidden_act", "gelu"),
+    "unknown keys":                   ({"use_cache": True, "architectures": ["X"]}, "hidden_act", "gelu"),
+}
+# fmt: on
 
 
-def test_an_electra_that_does_not_say_its_embedding_size_has_128():
-    assert config_from_dict(BERT | {"model_type": "electra"}).embedding_size == 128  # not hidden_size
-
-
-def test_null_is_the_same_as_no_key():
-    assert config_from_dict(BERT | {"hidden_act": None}).hidden_act == "gelu"
+@pytest.mark.parametrize("name", MEANT)
+def test_what_a_config_does_not_say_has_the_value_of_transformers(name):
+    keys, field, value = MEANT[name]
+    assert getattr(config_from_dict(BERT | keys), field) == value
 
 
 @pytest.mark.parametrize("family", SHAPES)
@@ -149,10 +136,6 @@ def test_names_of_ours_alone_have_no_meaning_in_a_config(family):
     for key in ("components", "parts", "default_max_length", "check", "span", "rope", "bias_in_each_layer"):
         for value in (5, "decoder", ["decoder"], {"a": 1}):
             assert config_from_dict(content | {key: value}) == config_from_dict(content)
-
-
-def test_unknown_keys_are_ignored():
-    assert config_from_dict(BERT | {"use_cache": True, "architectures": ["X"]}) == config_from_dict(BERT)
 
 
 @pytest.mark.parametrize("layer", [-1, 5])
@@ -187,13 +170,9 @@ def questions(path: Path) -> list[str]:
     return asked
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in SOURCES if path not in MAY_ASK],
-    ids=lambda path: str(path.relative_to(ROOT)),
-)
-def test_nothing_outside_the_registry_depends_on_the_family(path):
-    assert questions(path) == []
+def test_nothing_outside_the_registry_depends_on_the_family():
+    asked = {path: questions(path) for path in SOURCES if path not in MAY_ASK}
+    assert not {path: found for path, found in asked.items() if found}
 
 
 def test_json_that_is_nested_too_deeply_is_refused(tmp_path):

@@ -43,7 +43,6 @@ SIZES = {
     "bos_token_id": None,
     "eos_token_id": None,
 }
-TYPES = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text", "eurobert")
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -125,37 +124,6 @@ def tiny_decoder(model_type: str, **changes) -> SentenceEncoder:
 # ------------------------------------------------------------------------------- weights and precision
 
 
-@pytest.mark.parametrize("model_type", TYPES)
-def test_random_weights_begin_as_in_transformers(model_type):
-    """Norms scale by 1, which is a weight of 0 in Gemma; biases are 0; matrices have one deviation."""
-    import transformers
-
-    sizes = {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 500, "initializer_range": 0.05}
-    config = transformers.AutoConfig.for_model(**content(model_type, **sizes))
-    theirs = transformers.AutoModel.from_config(config).state_dict()
-    ours = random_encoder(config_from_dict(content(model_type, **sizes))).state_dict()
-    assert sorted(tuple(w.shape) for w in ours.values()) == sorted(tuple(w.shape) for w in theirs.values())
-    for name, weight in ours.items():
-        if weight.ndim == 2:
-            assert weight.std().item() == pytest.approx(0.05, rel=0.05)
-        else:
-            ones = name.endswith("norm.weight") and model_type != "gemma3_text"
-            assert torch.equal(weight, torch.full_like(weight, float(ones)))
-    norms = {weight.unique().item() for name, weight in theirs.items() if "norm" in name}
-    assert norms == {0.0 if model_type == "gemma3_text" else 1.0}
-
-
-def test_initial_weights_are_cut_off_and_smaller_before_the_residual_sum():
-    config = config_from_dict(
-        MODERNBERT | {"hidden_size": 96, "initializer_range": 0.02, "num_hidden_layers": 2}
-    )
-    torch.manual_seed(0)
-    layer = random_encoder(config).layers[1]
-    wide, narrow = layer.attention.qkv.weight, layer.attention.output.weight
-    assert wide.abs().max() <= 0.04 and narrow.abs().max() <= 0.02  # two standard deviations
-    assert (wide.std() / narrow.std()).item() == pytest.approx(2.0, rel=0.05)  # sqrt(2 * 2 layers)
-
-
 def test_fp16_is_refused_for_gemma_with_the_reason():
     model = tiny_decoder("gemma3_text")
     with pytest.raises(InputError, match="precision fp16: values in a Gemma exceed 65504"):
@@ -166,9 +134,8 @@ def test_fp16_is_refused_for_gemma_with_the_reason():
 # ------------------------------------------------------------------------------- config.json
 
 
-SAVED = {  # the keys of the saved config.json at 2 layers that are not sizes
-    "llama": ({"rope_scaling": LLAMA3, "attention_bias": True},
-              {"rope_theta": 10000.0, "rope_scaling": LLAMA3, "attention_bias": True, "mlp_bias": False}),
+SAVED = {  # the keys of a config.json -> those of a saved one at 2 layers that all versions read
+    "llama": ({"rope_scaling": LLAMA3}, {"rope_theta": 10000.0, "rope_scaling": LLAMA3}),
     "mistral": ({"sliding_window": None, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
                 {"rope_theta": 1e6, "rope_scaling": None, "sliding_window": None}),
     "qwen2": ({"is_causal": False, "use_sliding_window": True, "max_window_layers": 1, "sliding_window": 3},
@@ -176,40 +143,22 @@ SAVED = {  # the keys of the saved config.json at 2 layers that are not sizes
                "max_window_layers": 1, "sliding_window": 3}),
     "qwen3": ({"layer_types": [FULL, SLIDING] * 2, "use_sliding_window": True, "sliding_window": 3},
               {"rope_theta": 10000.0, "rope_scaling": None, "layer_types": [FULL, SLIDING],
-               "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 28,
-               "attention_bias": False}),
+               "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 28}),
     "gemma3_text": ({"use_bidirectional_attention": True, "sliding_window": 5, "rope_local_base_freq": 9.0},
                     {"rope_theta": 1e6, "rope_local_base_freq": 9.0, "rope_scaling": None,
-                     "sliding_window": 5, "sliding_window_pattern": 6, "attention_bias": False,
-                     "query_pre_attn_scalar": 256, "use_bidirectional_attention": True,
-                     "final_logit_softcapping": None}),
+                     "sliding_window": 5, "sliding_window_pattern": 6, "use_bidirectional_attention": True}),
     "eurobert": ({"mlp_bias": True},
                  {"rope_theta": 10000.0, "rope_scaling": None, "attention_bias": False, "mlp_bias": True}),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("model_type", TYPES)
+@pytest.mark.parametrize("model_type", SAVED)
 def test_a_saved_config_has_the_keys_that_all_versions_of_transformers_read(model_type, tmp_path):
-    import transformers
-
     keys, expected = SAVED[model_type]
-    torch.manual_seed(0)
-    encoder = random_encoder(config_from_dict(content(model_type, **keys)), 2)
-    save_encoder(encoder, tmp_path)
+    save_encoder(random_encoder(config_from_dict(content(model_type, **keys)), 2), tmp_path)
     saved = json.loads((tmp_path / "config.json").read_text())
-    activation = "hidden_activation" if model_type == "gemma3_text" else "hidden_act"
-    common = {*SIZES, "model_type", "architectures", "dtype", "rms_norm_eps", "attention_dropout", activation}
-    common |= {"initializer_range", "tie_word_embeddings"}
-    assert {key: value for key, value in saved.items() if key not in common} == expected
-    assert common - saved.keys() == {"bos_token_id", "eos_token_id"}
-    config = transformers.AutoConfig.from_pretrained(tmp_path)
-    types = [encoder.config.layer_type(n) for n in range(2)]
-    assert getattr(config, "layer_types", types) == types
-    rope = encoder.config.rope.to_hf()
-    theirs = config.rope_parameters.get(FULL, config.rope_parameters)
-    assert {key: theirs[key] for key in rope} == rope
-    again = load_encoder(tmp_path)
-    assert again.config.rope == encoder.config.rope and len(again.layers) == 2
+    assert expected == {key: saved[key] for key in expected} and "rope_parameters" not in saved
+    assert SIZES.keys() - saved.keys() == {"bos_token_id", "eos_token_id"}
 
 
 def test_a_saved_config_has_the_keys_of_both_ages(tmp_path):
@@ -245,6 +194,8 @@ def test_token_ids_of_the_checkpoint_are_kept_and_those_that_are_no_tokens_are_n
     save_encoder(random_encoder(config_from_dict(MODERNBERT | ids)), tmp_path)
     config = AutoConfig.from_pretrained(tmp_path)
     assert [getattr(config, name) for name in ids] == [0, 2, 3, None, None]
+    for padding in (-1, len(VOCABULARY), None):
+        assert config_from_dict(MODERNBERT | {"pad_token_id": padding}).pad_token_id is None
 
 
 def test_layer_types_that_are_the_usual_ones_are_left_out_of_a_saved_config(tmp_path):
@@ -255,12 +206,6 @@ def test_layer_types_that_are_the_usual_ones_are_left_out_of_a_saved_config(tmp_
     assert "layer_types" not in json.loads((tmp_path / "config.json").read_text())
     config = load_encoder(tmp_path).config
     assert [config.layer_type(n) for n in range(6)] == usual[:6]
-
-
-def test_a_padding_token_outside_the_vocabulary_is_none(tmp_path):
-    for padding in (-1, len(VOCABULARY), None):
-        assert config_from_dict(content("llama", pad_token_id=padding)).pad_token_id is None
-    assert config_from_dict(content("llama", pad_token_id=3)).pad_token_id == 3
 
 
 def test_the_first_nomic_checkpoints_are_what_transformers_takes_them_for():
@@ -305,10 +250,6 @@ def test_transformers_opens_a_saved_gte_with_ntk_scaling(tmp_path):
         theirs = open_in_transformers("GteModel", tmp_path)(torch.tensor([IDS])).last_hidden_state[0]
         ours = encoder(torch.tensor([IDS]), torch.ones(1, 12))[0]
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
-    plain = config_from_dict(FIRST_GTE | {"rope_theta": 160000, "rope_scaling": None})
-    other = random_encoder(plain).eval()
-    other.load_state_dict(encoder.state_dict())
-    assert (other(torch.tensor([IDS]), torch.ones(1, 12))[0] - theirs).abs().max() > 1e-3
     assert load_encoder(tmp_path).config.rope == encoder.config.rope
 
 

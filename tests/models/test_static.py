@@ -1,4 +1,4 @@
-"""The family of word tables: hidden state 0 of a token is its row, whatever stands beside it."""
+"""The family of word tables: its size is its whole configuration, and it needs no mask and no positions."""
 
 import pytest
 import torch
@@ -6,14 +6,10 @@ from conftest import VOCABULARY
 
 from tmft.encoder import UNLIMITED_LENGTH
 from tmft.models.families import config_from_dict, parameter_counts, random_encoder
-from tmft.packing import pack
 from tmft.training_free.static_models import random_word_vectors, static_encoder
 
 V = len(VOCABULARY)
 CONFIG = {"model_type": "static", "vocab_size": V, "hidden_size": 8}
-
-
-# ------------------------------------------------------------------------------- config
 
 
 def test_a_config_needs_only_the_size():
@@ -25,17 +21,6 @@ def test_a_config_needs_only_the_size():
 def test_all_its_parameters_are_the_table():
     counts = parameter_counts(config_from_dict(CONFIG))
     assert counts == {"paper": 8 * V, "stored": 8 * V}
-
-
-# ---------------------------------------------------------------------------------------------- hidden state
-
-
-def test_the_hidden_state_of_a_token_is_its_row():
-    encoder = static_encoder(random_word_vectors(V, 8))
-    rows = pack([[2, 9, 7, 3], [9, 9], [7]], 8)
-    (state,) = encoder.hidden_states(*rows.inputs)
-    assert torch.equal(state, encoder.embeddings.word.weight[rows.input_ids])
-    assert torch.equal(encoder(*rows.inputs), state)
 
 
 def test_neither_mask_nor_positions_are_needed():

@@ -12,9 +12,8 @@ from tmft.checkpoints.load import load_encoder_with_report
 from tmft.checkpoints.save import save_encoder
 from tmft.errors import InputError
 from tmft.models.families import config_from_dict, random_encoder
-from tmft.models.t5_decoder import decoder_start_mask, decoder_start_positions, sentence_index_in_row
 from tmft.optimizers import MixedPrecision
-from tmft.packing import PackedBatch, pack
+from tmft.packing import pack
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.speed.occurring_words import OccurringWords
 
@@ -93,31 +92,13 @@ def test_the_report_counts_unused_weights_of_the_decoder(tmp_path):
     assert str(report).endswith("not loaded: 8 tensors of the layers above, rest of the decoder (7)")
 
 
-def test_each_start_token_attends_to_its_own_sentence():
-    attention_mask = torch.tensor([[4, 4, 4, 1, 1, 3], [2, 2, 2, 2, 0, 0]])
-    position_ids = torch.tensor([[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 0, 0]])
-    rows = PackedBatch(torch.full_like(attention_mask, 5), attention_mask, position_ids, num_sentences=4)
-    assert sentence_index_in_row(rows).tolist() == [[1, 1, 1, 2, 2, 3], [1, 1, 1, 1, 0, 0]]
-    row, column, W = decoder_start_positions(rows)
-    assert (row.tolist(), column.tolist(), W) == ([0, 1, 0, 0], [1, 0, 2, 0], 3)
-    mask = decoder_start_mask(rows, W, torch.float32)
-    assert (mask == 0).int().tolist() == [
-        [[1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 0, 1]],
-        [[1, 1, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]],
-    ]
-
-
 # ------------------------------------------------------------------------------- training
 
 
-def model_with_decoder(**changes) -> SentenceEncoder:
-    model = sentence_model(**changes)
-    encoder = random_encoder(config_from_dict(model_content(**changes), ["decoder"]))
-    return SentenceEncoder(encoder, model.tokenizer, "decoder", max_length=128).eval()
-
-
-def model_content(**changes) -> dict:
-    return V10 | {"vocab_size": len(VOCABULARY)} | changes
+def model_with_decoder() -> SentenceEncoder:
+    content = V10 | {"vocab_size": len(VOCABULARY)}
+    encoder = random_encoder(config_from_dict(content, ["decoder"]))
+    return SentenceEncoder(encoder, sentence_model().tokenizer, "decoder", max_length=128).eval()
 
 
 @pytest.mark.parametrize("start", [0, 7])
