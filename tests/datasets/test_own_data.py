@@ -1,12 +1,9 @@
 """Tables of the user become the files that the commands read, and the report says what was found."""
 
 import csv
-import json
 import re
-from pathlib import Path
 
 import pytest
-from conftest import ROOT
 
 from tmft.cli import data_command
 from tmft.data import read_examples
@@ -62,27 +59,6 @@ def test_a_table_of_a_german_excel_comes_out(tmp_path, capsys):
     path.write_bytes(path.read_bytes().replace(b"3,5", b"1.003,5"))
     with pytest.raises(InputError, match=r"score '1.003,5' is not a number .*: correct it"):
         convert_tables([str(path)], PAIRS, encoding="cp1252", decimal=",")
-
-
-def test_the_sample_comes_out_as_it_went_in_through_each_form(tmp_path):
-    """The three files of the sample, as CSV, JSONL and TSV."""
-    source = ROOT / "data/sample"
-    for split, kind in [("train", "csv"), ("dev", "jsonl"), ("test", "tsv")]:
-        content = (source / f"{split}.tsv").read_text("utf-8")
-        header, *rows = [line.split("\t") for line in content.splitlines()]
-        path = tmp_path / f"my_{split}.{kind}"
-        if kind == "csv":
-            write_csv(path, rows, header)
-        elif kind == "jsonl":
-            records = (dict(zip(header, [*row[:2], float(row[2])], strict=True)) for row in rows)
-            path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
-        else:
-            path.write_text(content, encoding="utf-8")
-    files = sorted(map(str, tmp_path.glob("my_*")))
-    report = convert_tables(files, parse_columns("sentence1,sentence2,score"), tmp_path / "out")
-    for split in ("train", "dev", "test"):
-        assert (tmp_path / f"out/{split}.tsv").read_bytes() == (source / f"{split}.tsv").read_bytes()
-    assert report[-1] == f"{NEXT} --task stsb --data {tmp_path / 'out'}"
 
 
 def test_the_examples_are_divided_once_and_none_is_lost(table, tmp_path):
@@ -176,14 +152,9 @@ def test_the_next_step_with_other_classes_is_a_call_that_trains_on_the_files(
     report = convert_tables(files, parse_columns(columns), tmp_path / "out")
     code = report[-1].removeprefix("next, in Python: ")
     assert f'objective="{objective}", layer=9)' in code and code != report[-1]
-    assert fine_tuned(code, tiny_folder) == ["train", "dev", "test"]
-
-
-def fine_tuned(code: str, tiny_folder: Path) -> list[str]:
-    """Run the call with a tiny model, and return the splits that it names."""
     code = code.replace("google/electra-base-discriminator", str(tiny_folder)).replace("layer=9", "epochs=1")
-    exec(f"{code.replace('; ', '; result = ')}\nassert result.layer == 4", {})
-    return [split for split in ("train", "dev", "test") if f"{split}=" in code]
+    exec(code.replace("; ", "; result = "), names := {})
+    assert names["result"].layer == 4 and all(f"{split}=" in code for split in ("train", "dev", "test"))
 
 
 def test_columns_may_have_commas_and_come_in_any_order():
@@ -196,11 +167,9 @@ def test_columns_may_have_commas_and_come_in_any_order():
 MISTAKES = [
     ("{t} --columns sentence1=first,sentence2=second", ": give one of these lists: sentence1,"),
     ("{t} --columns sentence=first,label", "--columns sentence=first,label: give one of these lists: "),
-    ("{t} --columns text=,label", "--columns text=,label: give one of these lists: "),
     ("{t} --columns text=a,text=b,label", "--columns text=a,text=b,label: give one of these lists: "),
     ("{t} --columns text=a,label=similarity --split 1,0,0", "no column 'a' ("),
     ("{t}", "the following arguments are required: --columns"),
-    ("train={t}.gz --columns {c}", "pairs.csv.gz cannot be read (No such file"),
     ("{t} --columns {c}", "pairs.csv: its name has none of the words train, test, dev"),
     ("{t} --columns {c} --split 0.8,0.1", "--split 0.8,0.1: write the parts of train, dev and test"),
     ("{t} --columns {c} --split 0.8,0.1,0.2", "--split 0.8,0.1,0.2: write the parts"),
@@ -213,7 +182,6 @@ MISTAKES = [
     ("train={t} --columns {c} --out {t}", "cannot write"),
     ("train={t} --columns {c} --out {full}", "train.tsv exists: remove it, or name another folder"),
     ("train={t} --columns {c} --colums x", "unknown option --colums; did you mean --columns?"),
-    ("train={t}.txt --columns {c}", "is no table by its name"),
     ("train={t} train={empty} --columns {c}", "no examples ("),
 ]
 # fmt: on
