@@ -86,27 +86,28 @@ def test_the_options_of_the_user_come_after_those_of_the_default_command(capsys)
 # --------------------------------------------------------------------------------------- a command as a whole
 
 
-def ending(error: BaseException, monkeypatch) -> int | str:
-    """The exit code of a command that raises this."""
-
-    def main():
-        raise error
-
+@pytest.mark.parametrize(
+    ("error", "code", "printed"),
+    [
+        (InputError("batch_size 0: choose 1 or more", "batch_size"), 2,
+         "train.py: --batch-size 0: choose 1 or more\n"),
+        (KeyboardInterrupt(), 130, "\ntrain.py: stopped\n"),
+        *(
+            (OSError(number, os.strerror(number), "runs/\x1b[31mx"), 2,
+             f"train.py: runs/?[31mx cannot be opened ({os.strerror(number)}): check")
+            for number in (errno.EACCES, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS)
+        ),
+    ],
+)  # fmt: skip
+def test_a_mistake_or_an_interrupt_ends_a_command_with_one_line_and_a_code(
+    error, code, printed, monkeypatch, capsys
+):
     monkeypatch.setattr(sys, "argv", ["/somewhere/train.py"])
     with pytest.raises(SystemExit) as end:
-        run_command(main)
-    return end.value.code
-
-
-def test_a_mistake_ends_a_command_with_one_line_and_exit_code_2(monkeypatch, capsys):
-    assert ending(InputError("batch_size 0: choose 1 or more", "batch_size"), monkeypatch) == 2
-    printed = capsys.readouterr()
-    assert (printed.out, printed.err) == ("", "train.py: --batch-size 0: choose 1 or more\n")
-
-
-def test_a_command_that_is_stopped_says_so(monkeypatch, capsys):
-    assert ending(KeyboardInterrupt(), monkeypatch) == 130
-    assert capsys.readouterr().err == "\ntrain.py: stopped\n"
+        run_command(Mock(side_effect=error))
+    shown = capsys.readouterr()
+    assert end.value.code == code and shown.out == ""
+    assert shown.err.startswith(printed) and shown.err.strip().count("\n") == 0
 
 
 def test_a_bug_keeps_its_traceback():
@@ -137,15 +138,6 @@ def test_an_exception_after_a_signal_to_stop_is_not_a_bug(number, error, capsys,
     assert capsys.readouterr().err.endswith(": stopped\n")
     with pytest.raises(ZeroDivisionError):  # of a later command it is one again
         run_command(lambda: 1 / 0)
-
-
-@pytest.mark.parametrize("number", [errno.EACCES, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS])
-def test_a_path_that_cannot_be_opened_is_one_line(number, capsys):
-    error = OSError(number, os.strerror(number), "runs/\x1b[31mx")
-    with pytest.raises(SystemExit) as exit:
-        run_command(Mock(side_effect=error))
-    assert exit.value.code == 2
-    assert f"runs/?[31mx cannot be opened ({os.strerror(number)}): check" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")

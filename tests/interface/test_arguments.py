@@ -2,11 +2,12 @@
 
 import inspect
 import math
+import re
 from dataclasses import fields
 
 import numpy as np
 import pytest
-from conftest import PAIRS
+from conftest import PAIRS, tiny_model
 
 import tmft.datasets.given_examples
 import tmft.students.distill
@@ -108,10 +109,21 @@ def objective_with(setting: str) -> str:
     return next(names, "cosine_mse")
 
 
-def refused_values(table):
-    return [
-        pytest.param(name, value, id=f"{name}-{n}") for name in table for n, value in enumerate(table[name])
-    ]
+MODEL = tiny_model()
+LINES = ["a dog", "a cat", "a man", "two men"]
+# Function -> what a call of it needs, and values of each of its arguments that it refuses.
+CALLS = {
+    fine_tune: ({"model": "folder", "train": ROWS}, REFUSED_BY_FINE_TUNE),
+    distill: ({"teacher": MODEL, "lines": LINES}, REFUSED_BY_DISTILL),
+    search: ({"model": MODEL, "queries": LINES[:1], "corpus": LINES[:3]}, REFUSED_BY_SEARCH),
+}
+REFUSED = [
+    pytest.param(call, name, value, id=f"{call.__name__}-{name}-{n}")
+    for call, (_, table) in CALLS.items()
+    for name, values in table.items()
+    for n, value in enumerate(values)
+]
+TEXTS = {"lines", "queries", "corpus"}  # of which a message names the sentence, and may be a TypeError
 
 
 @pytest.fixture
@@ -145,30 +157,12 @@ def test_the_tables_have_every_argument():
     assert REFUSED_BY_SEARCH.keys() == inspect.signature(search).parameters.keys()
 
 
-@pytest.mark.parametrize(("name", "value"), refused_values(REFUSED_BY_FINE_TUNE))
-def test_fine_tune_refuses_an_argument_before_any_work(name, value, no_work):
-    given = {"model": "folder", "train": ROWS, "objective": objective_with(name)} | {name: value}
-    with pytest.raises(InputError, match=rf"\b{name}\b") as error:
-        fine_tune(**given)
-    assert "\n" not in str(error.value) and len(str(error.value)) < 700
-
-
-@pytest.mark.parametrize(("name", "value"), refused_values(REFUSED_BY_DISTILL))
-def test_distill_refuses_an_argument_before_any_work(name, value, tiny_folder, request):
-    teacher = SentenceEncoder.from_pretrained(tiny_folder)
-    request.getfixturevalue("no_work")
-    given = {"teacher": teacher, "lines": ["a dog", "a cat", "a man", "two men"]} | {name: value}
-    with pytest.raises((InputError, TypeError) if name == "lines" else InputError) as error:
-        distill(**given)
-    assert name in str(error.value) or name == "lines"
-
-
-@pytest.mark.parametrize(("name", "value"), refused_values(REFUSED_BY_SEARCH))
-def test_search_refuses_an_argument_before_any_work(name, value, tiny_folder, request):
-    model = SentenceEncoder.from_pretrained(tiny_folder)
-    request.getfixturevalue("no_work")
-    given = {"model": model, "queries": ["a dog"], "corpus": ["a dog", "a cat", "a man"]} | {name: value}
-    is_text = name in ("queries", "corpus")
-    with pytest.raises((InputError, TypeError) if is_text else InputError) as error:
-        search(**given)
-    assert name in str(error.value) or is_text or "the embedding of sentence 0" in str(error.value)
+@pytest.mark.parametrize(("call", "name", "value"), REFUSED)
+def test_an_argument_is_refused_by_its_name_before_any_work(call, name, value, no_work):
+    needed, _ = CALLS[call]
+    objective = {"objective": objective_with(name)} if call is fine_tune else {}
+    with pytest.raises((InputError, TypeError) if name in TEXTS else InputError) as error:
+        call(**needed | objective | {name: value})
+    message = str(error.value)
+    assert "\n" not in message and len(message) < 700
+    assert name in TEXTS or re.search(rf"\b{name}\b|the embedding of sentence 0", message)
