@@ -115,10 +115,7 @@ def test_a_release_that_does_not_arrive_whole_is_one_line_and_changes_no_file(
 LINE = b"HTTP/1.1 200 OK\r\n"
 ANSWERS = {  # what a server sends -> what the message says
     "nothing": (b"", "Remote end closed connection without response"),
-    "a part of a chunk": (
-        LINE + b"Transfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\nff\r\nabc",
-        "IncompleteRead",
-    ),
+    "part of a chunk": (LINE + b"Transfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\nff\r\nabc", "IncompleteRead"),
     "a part": (LINE + b"Content-Length: 99\r\n\r\nabc", "3 of 99 bytes arrived"),
     "a length that is no number": (LINE + b"Content-Length: x\r\n\r\nabc", "invalid literal"),
     "a circle": (b"HTTP/1.1 302 Found\r\nLocation: /stsbenchmark.tsv.gz\r\n\r\n", "infinite loop"),
