@@ -36,10 +36,11 @@ class Browser:
     """A browser with one page. messages: what the page wrote to its console, and errors of its scripts."""
 
     def __init__(self):
+        executable = find_browser()
         self.profile = tempfile.mkdtemp(prefix="tmft-chromium-")
         to_browser, self.write_end = os.pipe()
         self.read_end, from_browser = os.pipe()
-        command = [find_browser(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        command = [executable, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
         command += ["--no-first-run", "--remote-debugging-pipe", f"--user-data-dir={self.profile}"]
         command += [
             "--disable-background-networking",

@@ -13,7 +13,7 @@ import pytest
 from tmft import InputError
 from tmft.reports import plots
 from tmft.reports.comparisons import LayerComparison
-from tmft.reports.drawing import COLORS, GRAY, figure, line_style, name_ticks
+from tmft.reports.drawing import COLORS, GRAY, figure, name_ticks
 from tmft.reports.plots import pareto_front, short_names
 from tmft.reports.tables_page import draw_curves
 from tmft.runs.sweeps import Sweep, group_into_sweeps
@@ -169,19 +169,6 @@ def test_only_a_thin_line_crosses_a_layer_without_a_score(score, tmp_path, monke
     assert len(axes.collections[0].get_paths()) == 2  # the band has the same gap
 
 
-def test_the_legend_names_each_sweep_and_its_number_of_seeds(tmp_path, monkeypatch):
-    runs = [result(1, 0, 0.5), result(2, 0, 0.5), result(2, 1, 0.6)]
-    runs += [result(1, 0, 0.4, "electra-base-discriminator-random-stsb")]
-    runs += [result(1, 0, 0.7, "electra-base-discriminator-wordsim-stsb")]
-    axes = drawing(plots.draw_score_by_layer, sweeps(*runs), tmp_path, monkeypatch)
-    name = "electra-base-discriminator"
-    assert [line.get_label() for line in axes.get_lines()] == [
-        f"{name} (1–2 seeds)",
-        f"{name}-random (1 seed)",
-        f"{name}-wordsim (1 seed)",
-    ]
-
-
 def test_the_pareto_front_has_the_models_that_no_smaller_model_matches(tmp_path, monkeypatch):
     points = [
         (3, 5, "c"),
@@ -288,12 +275,6 @@ def test_a_figure_without_matplotlib_is_a_one_line_error(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match="figures need matplotlib, .*: pip install matplotlib"):
         plots.draw_cka_by_layer(PAIRS, tmp_path / "x.svg")
-
-
-def test_lines_differ_without_color():
-    styles = [(line_style(number)["marker"], line_style(number)["linestyle"]) for number in range(7)]
-    assert len(set(styles)) == 7
-    assert len({(line_style(n)["color"], line_style(n)["linestyle"]) for n in range(28)}) == 28
 
 
 def test_short_names_are_distinct():

@@ -264,16 +264,6 @@ def test_runs_that_differ_in_the_checkpoint_are_not_marked(runs, capsys):
     assert "same settings" not in capsys.readouterr().out
 
 
-def test_data_of_another_content_is_marked(tmp_path):
-    for name, digest in (("one", "aaaa"), ("two", "bbbb")):
-        write_run(tmp_path, 1, 0, 0.9, 0.9, sweep=name)
-        path = tmp_path / f"{name}-layer1-seed0/result.json"
-        result = json.loads(path.read_text()) | {"digests": {"data": {"train": "cccc", "dev": digest}}}
-        path.write_text(json.dumps(result))
-    _, *lines = best_layers_table(group_into_sweeps(read_results(tmp_path)))
-    assert [line[-1] for line in lines] == ["data dev 'aaaa'", "data dev 'bbbb'"]
-
-
 def test_a_run_with_a_metric_of_its_user_has_tables_of_its_own(runs, capsys):
     write_run(runs, 1, 0, 0.9, 0.9, sweep="mine", task={"metric": "kendall"})
     path = runs / "mine-layer1-seed0/result.json"

@@ -39,15 +39,9 @@ def test_a_curve_has_the_metric_of_each_task_and_a_bar_of_their_mean():
     assert bars[0] == 1 and bars[1] == 24 and bars[0] < bars[2] < bars[1]
 
 
-def test_a_curve_over_weights_has_a_line_for_each():
-    results = {"stsb": {weight: SIMILARITY for weight in (-0.25, 0.0, 1.0)}}
+def test_an_undefined_score_of_a_weight_is_nan_and_has_no_bar():
+    scores = {-0.25: 0.5, 0.0: math.nan, 1.0: 0.7}
+    results = {"stsb": {weight: SIMILARITY | {"spearman": score} for weight, score in scores.items()}}
     heading, *lines = cells(format_scores_by_variant(results, {"stsb": "spearman"}, "weight"))
     assert heading[0] == "weight" and [line[0] for line in lines] == ["-0.25", "0.0", "1.0"]
-
-
-def test_an_undefined_score_is_nan_and_has_no_bar():
-    results = {
-        "stsb": {layer: SIMILARITY | {"spearman": score} for layer, score in enumerate((0.5, math.nan, 0.7))}
-    }
-    lines = cells(format_scores_by_variant(results, {"stsb": "spearman"}, "layer"))
-    assert lines[2] == ["1", "nan"] and len(lines[3]) == 3
+    assert lines[1] == ["0.0", "nan"] and len(lines[2]) == 3

@@ -13,11 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import Browser, find_browser
-from conftest import ROOT
 from test_report import result_of
 
 import tmft
-import train
 from tmft.cli import report_command as report
 from tmft.data import read_examples
 from tmft.reports.run_commands import repeat_command
@@ -227,26 +225,6 @@ def test_a_single_run_and_undefined_scores_have_a_page(tmp_path):
 # --------------------------------------------------------------------------------------- parts of the page
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--lr", "3e-4", "--epochs", "2", "--pooling", "cls"],
-        ["--keep-layers", "0,2", "--freeze-layers", "1"],
-        ["--matryoshka-dims", "32", "64", "--run-name", "a name; with 'quotes'"],
-        ["--objective", "multiple_negatives_ranking", "--no-symmetric"],
-        ["--score-range", "0", "5", "--data", str(ROOT / "data/sample")],
-    ],
-)
-def test_the_command_of_a_run_sets_the_options_that_it_had(options, tmp_path):
-    argv = ["--ckpt", "data/twins/mlm", *options]
-    args = train.parse_args([*argv, "--seed", "3", *([] if "--keep-layers" in options else ["--layer", "2"])])
-    settings = {"ckpt": "data/twins/mlm", "layer": 2, "seed": 3, "keep_layers": args.keep_layers}
-    run = {"settings": settings, "arguments": json.loads(json.dumps(vars(args), default=str))}
-    words = shlex.split(repeat_command([run]))
-    assert words[:2] == ["python", "train.py"]
-    assert vars(train.parse_args(words[2:])) == vars(args)
-
-
 def test_the_command_of_several_seeds_and_layers_and_none_of_runs_with_examples_of_python(runs):
     one, two = group_into_sweeps(read_results(runs))
     assert repeat_command([run for runs in one.layers.values() for run in runs]) == (
@@ -255,6 +233,8 @@ def test_the_command_of_several_seeds_and_layers_and_none_of_runs_with_examples_
     assert " --layer 1,3 " in repeat_command([run for runs in two.layers.values() for run in runs])
     one.layers[2][1]["settings"]["seed"] = 7
     assert [line[-1] for line in repeat_command(one.layers[2]).split("\n")] == ["0", "7"]
+    two.layers[1][0]["settings"]["keep_layers"] = [0]  # an option of its own
+    assert "--layer" not in repeat_command(two.layers[1])
     del one.layers[2][0]["arguments"]["task"]
     assert repeat_command(one.layers[2]) == ""
 

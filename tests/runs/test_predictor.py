@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import PAIRS, tiny_model
 from safetensors.torch import load_file, save_file
+from test_result_json import replaced
 
 import evaluate
 from tmft import InputError, Predictor, SentenceEncoder, fine_tune
@@ -65,6 +66,7 @@ def test_what_is_predicted_is_what_the_run_scored_on_test(objective, runs):
         assert probabilities.shape == (len(labels), 2) and probabilities.dtype == np.float64
         assert np.allclose(probabilities.sum(1), 1) and (probabilities >= 0).all()
         assert labels == [classes[index] for index in probabilities.argmax(1)]
+        assert result.sweep.metric == "accuracy"
     assert labels == [classes[int(index)] for index in expected]
     assert classes == sorted({label for *_, label in TRAINED[objective][0]})
 
@@ -146,13 +148,12 @@ def test_an_objective_without_a_head_predicts_nothing(tiny_folder):
         result.predict([("a dog", "a cat")])
 
 
-def change_settings(**changes):
-    """Return a function that changes the task in a result.json."""
+def change_result(*path, value: object):
+    """Return a function that changes a value in a result.json."""
 
     def change(folder: Path) -> None:
         content = json.loads((folder / "result.json").read_text())
-        content["settings"]["task"] |= changes
-        (folder / "result.json").write_text(json.dumps(content))
+        (folder / "result.json").write_text(json.dumps(replaced(content, path, value)))
 
     return change
 
@@ -168,42 +169,30 @@ def change_head(**tensors):
     return change
 
 
-DAMAGED = {
-    "a head of NaN": (change_head(head_weight=lambda w: w * float("nan")), "head.weight holds nan or inf"),
-    "a head of integers": (change_head(head_weight=lambda w: w.int()), "head.weight has dtype torch.int32"),
-    "a head of float64 beyond float32": (
-        change_head(head_weight=lambda w: w.double() + 1e300),
-        "head.weight has numbers that are not finite in torch.float32",
-    ),
-    "another tensor": (change_head(other=torch.clone), 'Unexpected key.* "other".*: name a run on this task'),
-    "no result": (
-        lambda folder: (folder / "result.json").unlink(),
-        "has no result.json of a run that fine-tun",
-    ),
-    "no head": (lambda folder: (folder / "head.safetensors").unlink(), "has no head.safetensors"),
-    "an unknown objective": (change_settings(objective="softmin"), "objective 'softmin': choose one of"),
-}
+# fmt: off
+DAMAGED = [  # objective of a run, what becomes of its folder, words of the message
+    ("single_text_head", change_head(head_weight=lambda w: w * float("nan")), "head.weight holds nan or inf"),
+    ("single_text_head", change_head(head_weight=lambda w: w.int()), "head.weight has dtype torch.int32"),
+    ("single_text_head", change_head(head_weight=lambda w: w.double() + 1e300),
+     "head.weight has numbers that are not finite in torch.float32"),
+    ("single_text_head", change_head(other=torch.clone), 'Unexpected key.* "other".*: name a run on this ta'),
+    ("single_text_head", lambda folder: (folder / "result.json").unlink(), "no result.json of a run that"),
+    ("single_text_head", lambda folder: (folder / "head.safetensors").unlink(), "has no head.safetensors"),
+    ("single_text_head", change_result("settings", "task", "objective", value="softmin"),
+     "objective 'softmin': choose one of"),
+    *(("cosine_bce", change_result("dev", "threshold", value=value),
+       "result.json .*threshold.*: restore it, or run it again") for value in (None, float("nan"), "0.5")),
+]
+# fmt: on
 
 
-@pytest.mark.parametrize("name", DAMAGED)
-def test_a_damaged_folder_is_one_line(name, runs, tmp_path):
-    change, message = DAMAGED[name]
-    runs["single_text_head"].save_pretrained(tmp_path / "saved")
+@pytest.mark.parametrize(("objective", "change", "message"), DAMAGED)
+def test_a_damaged_folder_is_one_line(objective, change, message, runs, tmp_path):
+    runs[objective].save_pretrained(tmp_path / "saved")
     change(tmp_path / "saved")
     with pytest.raises(InputError, match=message) as error:
         Predictor.from_pretrained(tmp_path / "saved")
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("threshold", [None, float("nan"), "0.5"])
-def test_a_threshold_that_is_no_number_is_one_line(threshold, runs, tmp_path):
-    runs["cosine_bce"].save_pretrained(tmp_path / "saved")
-    path = tmp_path / "saved/result.json"
-    content = json.loads(path.read_text())
-    content["dev"]["threshold"] = threshold
-    path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match="result.json .*threshold.*: restore it, or run it again"):
-        Predictor.from_pretrained(tmp_path / "saved")
 
 
 # ---------------------------------------------------------------------------------------------- the command
@@ -247,23 +236,19 @@ def test_the_command_reads_the_columns_of_a_table(objective, header, runs, tmp_p
     assert [tuple(row[-2:]) for row in printed[0][1:]] == pairs
 
 
-MISTAKES = {
-    "a text per line for pairs": ("softmax", "x.txt", [], "x.txt is no table by its name: name a .csv"),
-    "one column for pairs": (
-        "softmax",
-        "x.csv",
-        ["--columns", "a"],
-        "--columns a: the model was trained on sentence1 and sentence2: name as many columns",
-    ),
-    "a task that is not there": ("softmax", "x.csv", ["--task", "sicke"], "--task 'sicke': choose one of"),
-}
+# fmt: off
+MISTAKES = [  # file of texts, options, and words of the message for a model of pairs
+    ("x.txt", [], "x.txt is no table by its name: name a .csv"),
+    ("x.csv", ["--columns", "a"], "--columns a: the model was trained on sentence1 and sentence2: name as "),
+    ("x.csv", ["--task", "sicke"], "--task 'sicke': choose one of"),
+]
+# fmt: on
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes_of_the_command_are_one_line(name, runs, tmp_path):
-    model, file, words, message = MISTAKES[name]
+@pytest.mark.parametrize(("file", "words", "message"), MISTAKES)
+def test_mistakes_of_the_command_are_one_line(file, words, message, runs, tmp_path):
     (tmp_path / file).write_text("a,b\nc,d\n")
-    folder = runs[model].folder if model in runs else model
+    folder = runs["softmax"].folder
     with pytest.raises(InputError) as error:
         predict.main([str(folder), str(tmp_path / file), *words, "--device", "cpu"])
     assert message in error.value.as_cli_message()

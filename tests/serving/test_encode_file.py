@@ -154,32 +154,16 @@ def test_nobody_else_works_on_a_file_until_it_is_complete(text, tmp_path, capsys
             encode_file(model, text, out, ALONE)
 
 
-def other_weights(model):
-    model.encoder.embeddings.word.weight.data[5, 0] += 1e-3
-
-
-def other_layers(model):
-    del model.encoder.layers[-1]
-
-
-def other_head(model):
-    model.head_modules.append(Dense(24, 24))
-
-
-def other_token_weights(model):
-    model.token_weights = TokenWeights(torch.linspace(0.1, 1, model.encoder.config.vocab_size))
-
-
-def other_config(model):
-    model.encoder.config = replace(model.encoder.config, layer_norm_eps=1e-3)
-
-
-CHANGES = {
-    "weights": other_weights,
-    "num_layers": other_layers,
-    "modules": other_head,
-    "token_weights": other_token_weights,
-    "config": other_config,
+CHANGES = {  # what the message names -> what is changed in the model
+    "weights": lambda model: model.encoder.embeddings.word.weight.data[5, 0].add_(1e-3),
+    "num_layers": lambda model: model.encoder.keep_layers([0, 1, 2]),
+    "modules": lambda model: model.head_modules.append(Dense(24, 24)),
+    "token_weights": lambda model: setattr(
+        model, "token_weights", TokenWeights(torch.linspace(0.1, 1, model.encoder.config.vocab_size))
+    ),
+    "config": lambda model: setattr(
+        model.encoder, "config", replace(model.encoder.config, layer_norm_eps=1e-3)
+    ),
     "layers": lambda model: setattr(model, "layers", (0, 1)),
     "prompt": lambda model: setattr(model, "prompt", "query: "),
     "pooling": lambda model: setattr(model, "pooling", "cls"),
@@ -254,16 +238,10 @@ def test_what_is_no_folder_of_blocks_is_refused(target, text, tmp_path):
 # ------------------------------------------------------------------------------------------ NaN and infinity
 
 
-def overflowing_model():
-    """A model with finite weights whose embeddings overflow."""
+def test_embeddings_that_are_not_finite_are_never_written_or_ranked(text, tmp_path):
     model = tiny_model()
     model.head_modules.append(Dense(24, 24))
-    model.head_modules[0].weight.data.fill_(3e38)
-    return model
-
-
-def test_embeddings_that_are_not_finite_are_never_written_or_ranked(text, tmp_path):
-    model = overflowing_model()
+    model.head_modules[0].weight.data.fill_(3e38)  # finite, and the embeddings overflow
     message = r"the embedding of sentence \d+ \('.*'\) has values that are not finite: choose another"
     for job in (
         lambda: model.encode(["a cat"]),

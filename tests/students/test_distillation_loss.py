@@ -208,14 +208,19 @@ def line(place, tiny_data) -> list[str]:
     return ["--ckpt", str(place / "teacher"), "--layer", "2", *where, "--epochs", "2", "--batch-size", "2"]
 
 
-def test_a_teacher_and_a_text_are_all_that_a_run_needs(line, place, capsys):
-    train.main([*line, "--teacher", str(place / "teacher"), "--text", str(place / "text.txt")])
+@pytest.fixture
+def teacher(place) -> list[str]:
+    return ["--teacher", str(place / "teacher"), "--text", str(place / "text.txt")]
+
+
+def test_a_teacher_and_a_text_are_all_that_a_run_needs(line, teacher, place, capsys):
+    train.main([*line, *teacher])
     output = capsys.readouterr().out
     assert f"teacher {place}/teacher: " in output and "test spearman" in output
     result = json.loads((place / "runs/s-layer2-seed0/result.json").read_text())
     assert result["data"] == "distillation"
     assert result["settings"]["task"]["objective_args"]["text"] == [str(place / "text.txt")]
-    train.main([*line, "--teacher", str(place / "teacher"), "--text", str(place / "text.txt")])
+    train.main([*line, *teacher])
     assert "already finished, kept" in capsys.readouterr().out
     evaluate.main([str(place / "runs/s-layer2-seed0")])  # on the same pairs
     assert "spearman" in capsys.readouterr().out
@@ -223,7 +228,7 @@ def test_a_teacher_and_a_text_are_all_that_a_run_needs(line, place, capsys):
 
 @pytest.mark.parametrize("has_root", [True, False])
 def test_without_pairs_with_scores_the_model_is_judged_by_its_teacher(
-    has_root, line, place, capsys, monkeypatch
+    has_root, line, teacher, place, capsys, monkeypatch
 ):
     """STS benchmark is absent from the folder that was named, or from data/ and cannot be downloaded."""
 
@@ -234,7 +239,6 @@ def test_without_pairs_with_scores_the_model_is_judged_by_its_teacher(
     monkeypatch.setattr(task_lookup, "PACKAGE_DATA", place / "data")
     monkeypatch.setattr(task_lookup, "download_dataset", offline)
     (place / "text.txt").write_text("\n".join(f"a dog plays {n}" for n in range(30)))
-    teacher = ["--teacher", str(place / "teacher"), "--text", str(place / "text.txt")]
     i = line.index("--data-root")
     words = [*line, "--data-root", str(place / "nothing")] if has_root else [*line[:i], *line[i + 2 :]]
     train.main([*words, *teacher])
@@ -244,7 +248,7 @@ def test_without_pairs_with_scores_the_model_is_judged_by_its_teacher(
     assert "test teacher_cosine" in printed
 
 
-def test_a_subtask_is_judged_by_its_teacher_as_well(line, place, tiny_data, capsys, monkeypatch):
+def test_a_subtask_is_judged_by_its_teacher_as_well(line, teacher, place, tiny_data, capsys, monkeypatch):
     monkeypatch.setattr(task_lookup, "PACKAGE_DATA", place / "data")
     monkeypatch.setattr("tmft.data.PACKAGE_DATA", place / "data")
     (place / "root/stsb").rename(place / "root/removed")
@@ -252,7 +256,6 @@ def test_a_subtask_is_judged_by_its_teacher_as_well(line, place, tiny_data, caps
     for split in ("train", "dev", "test"):
         (place / f"root/sample/{split}.tsv").write_text((tiny_data / f"{split}.tsv").read_text())
     (place / "text.txt").write_text("\n".join(f"a dog plays {n}" for n in range(30)))
-    teacher = ["--teacher", str(place / "teacher"), "--text", str(place / "text.txt")]
     train.main([*line, "--task", "sample", "distillation", *teacher])
     printed = capsys.readouterr().out
     assert "There are no sentence pairs with scores to judge the model by" in printed
@@ -261,18 +264,17 @@ def test_a_subtask_is_judged_by_its_teacher_as_well(line, place, tiny_data, caps
     assert "spearman" in metrics["sample"] and "teacher_cosine" in metrics["distillation"]
 
 
-def test_damaged_pairs_with_scores_are_an_error(line, place):
+def test_damaged_pairs_with_scores_are_an_error(line, teacher, place):
     (place / "root/stsb/dev.tsv").write_text("sentence1\tsentence2\tscore\na man\tthe man\tmuch\n")
-    teacher = ["--teacher", str(place / "teacher"), "--text", str(place / "text.txt")]
     with pytest.raises(InputError, match="score 'much' is not a number"):
         train.main([*line, *teacher])
 
 
 @pytest.mark.slow
-def test_two_processes_have_the_losses_of_one(line, place):
-    teacher = ["--teacher", str(place / "teacher"), "--text", str(place / "text.txt"), "--precision", "fp32"]
+def test_two_processes_have_the_losses_of_one(line, teacher, place):
     (place / "text.txt").write_text("\n".join(f"a dog plays {n}" for n in range(8)))
-    losses, teacher = [], [*teacher, "--mini-batch-size", "1"]  # each mini-batch has a seed of its own
+    teacher += ["--precision", "fp32", "--mini-batch-size", "1"]  # each mini-batch has a seed of its own
+    losses = []
     for count in (1, 2):
         run = run_together(
             count, *line, *teacher, "--device", "cpu", "--output-dir", str(place / f"runs{count}")
@@ -319,11 +321,10 @@ def test_a_wrong_command_is_one_line(more, words, line, place):
 # ----------------------------------------------------------------------------------------------- which layers
 
 
-def test_layers_that_are_named_are_kept(line, place):
-    teacher = ["--teacher", str(place / "teacher"), "--text", str(place / "text.txt"), "--lr", "0"]
+def test_layers_that_are_named_are_kept(line, teacher, place):
     at = line.index("--layer")
     del line[at : at + 2]
-    train.main([*line, *teacher, "--keep-layers", "0,3"])
+    train.main([*line, *teacher, "--lr", "0", "--keep-layers", "0,3"])
     before, after = (
         SentenceEncoder.from_pretrained(place / name) for name in ("teacher", "runs/s-layer2-seed0")
     )

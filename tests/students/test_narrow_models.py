@@ -78,28 +78,25 @@ def test_the_result_is_an_electra_that_transformers_opens(tmp_path):
     torch.testing.assert_close(found, hidden_state_0(model, lines[:1]), rtol=0, atol=1e-5)
 
 
+POOLED = "embedding_size: the model pools its token embeddings"  # which get fewer dimensions than the others
+
+
 @pytest.mark.parametrize(
-    ("changes", "size", "message"),
+    ("changes", "layers", "size", "message"),
     [
-        ({"model_type": "bert"}, 1, "embedding_size"),
-        ({"model_type": "bert"}, 24, "embedding_size"),
-        ({}, 8, "electra with embeddings of 12 dimensions"),
-        ({"model_type": "mpnet"}, 8, "mpnet with embeddings of 24"),
+        ({"model_type": "bert"}, None, 1, "embedding_size"),
+        ({"model_type": "bert"}, None, 24, "embedding_size"),
+        ({}, None, 8, "electra with embeddings of 12 dimensions"),
+        ({"model_type": "mpnet"}, None, 8, "mpnet with embeddings of 24"),
+        ({"model_type": "bert"}, (WORD_EMBEDDINGS, 2), 8, f"{POOLED}.*choose another layer"),
+        ({"model_type": "bert"}, (WORD_EMBEDDINGS,), 8, POOLED),
     ],
 )
-def test_a_size_or_model_that_does_not_fit_is_refused(changes, size, message):
-    with pytest.raises(InputError, match=message):
-        factorize_embeddings(tiny_model(**changes), ["a man"], size)
-
-
-@pytest.mark.parametrize("layers", [(WORD_EMBEDDINGS, 2), (WORD_EMBEDDINGS,)])
-def test_a_model_that_pools_its_token_embeddings_is_refused(layers):
-    """Narrow embeddings have fewer dimensions than the hidden states beside them in the mean."""
-    model = tiny_model(model_type="bert")
+def test_a_size_or_model_that_does_not_fit_is_refused(changes, layers, size, message):
+    model = tiny_model(**changes)
     model.layers = layers
-    with pytest.raises(InputError, match="embedding_size: the model pools its token embeddings") as error:
-        factorize_embeddings(model, ["a man plays"], 8)
-    assert "choose another --layer" in error.value.as_cli_message()
+    with pytest.raises(InputError, match=message):
+        factorize_embeddings(model, ["a man"], size)
 
 
 def test_the_command_prunes_and_factorizes(tmp_path, capsys):

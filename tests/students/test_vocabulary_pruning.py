@@ -37,9 +37,14 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_its_text_has_the_same_pieces_and_embeddings(name, tmp_path):
+def test_its_text_has_the_same_pieces_and_embeddings_other_text_is_read_and_the_model_is_as_it_was(
+    name, tmp_path
+):
     model = MODELS[name]()
+    others = model.encode(OTHER)
     cut = prune_vocabulary(model, TEXT)
+    assert np.isfinite(cut.encode(OTHER)).all() and (model.encode(OTHER) == others).all()
+    assert model.encoder.config.vocab_size == len(model.encoder.embeddings.word.weight)
     words, fewer = model.tokenizer.vocabulary, cut.tokenizer.vocabulary
     assert len(fewer) < 0.1 * len(words)
     for before, after in zip(model.tokenize(TEXT), cut.tokenize(TEXT), strict=True):
@@ -49,16 +54,6 @@ def test_its_text_has_the_same_pieces_and_embeddings(name, tmp_path):
     opened = SentenceEncoder.from_pretrained(tmp_path / "x")
     assert (opened.encode(TEXT) == model.encode(TEXT)).all()
     assert json.loads((tmp_path / "x/config.json").read_text())["vocab_size"] == len(fewer)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_other_text_is_read_too_and_the_model_is_as_it_was(name):
-    model = MODELS[name]()
-    before = model.encode(OTHER)
-    cut = prune_vocabulary(model, TEXT)
-    assert np.isfinite(cut.encode(OTHER)).all()
-    assert (model.encode(OTHER) == before).all()
-    assert model.encoder.config.vocab_size == len(model.encoder.embeddings.word.weight)
 
 
 def test_the_words_of_all_prompts_are_kept():
