@@ -62,14 +62,6 @@ def test_a_path_is_shown_as_it_is(message, parameter):
     assert InputError(message, parameter).as_cli_message() == message
 
 
-def test_only_the_first_occurrence_of_a_parameter_becomes_an_option():
-    from tmft.device import choose_device
-
-    with pytest.raises(InputError) as error:
-        choose_device("nonsense")
-    assert error.value.as_cli_message() == f"--{error.value}"
-
-
 # --------------------------------------------------------------------------------------------- numbers
 
 

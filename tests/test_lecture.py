@@ -16,8 +16,6 @@ from tmft.tasks import TASKS
 
 LECTURE = ROOT / "docs/lecture"
 NOTEBOOK = json.loads((LECTURE / "lecture.ipynb").read_text("utf-8"))
-
-
 ANSWERS, EXERCISES = LECTURE / "answers", LECTURE / "exercises"
 
 
@@ -56,6 +54,9 @@ FROM_ZERO = """    top = 0
     for n in layers:
         if dev_scores[n] > top: top, best = dev_scores[n], n"""
 MASKED = "scores.masked_fill(is_padding, torch.finfo(q.dtype).min)"
+SOFTMAX = "scores.softmax(-1)"
+TEST_ALL = "tests = [score(e, test) for some in encoders.values() for e in some]"
+COSINE = "torch.cosine_similarity(student.embed(texts), target)"
 KEPT = "[line for line in lines if line.strip().lower() not in excluded]"
 ORDER = "torch.randperm(len(kept)).split(batch_size)"
 MISTAKES = [
@@ -75,26 +76,16 @@ MISTAKES = [
     (1, "torch.finfo(q.dtype).min", "0.0", "the scores of padding are 0"),
     (1, MASKED, "scores + ~is_padding", "1 is added"),
     (1, "== 0", "== 1", "the mask is the wrong way round"),
-    (1, "scores.softmax(-1)", "(scores.exp() / scores.exp().sum(-1, keepdim=True))", "large scores overflow"),
+    (1, SOFTMAX, "(scores.exp() / scores.exp().sum(-1, keepdim=True))", "large scores overflow"),
     (1, "scores = q @", "q /= 2; scores = q @", "an argument is changed"),
-    (
-        1,
-        MASKED,
-        "scores * ~is_padding; v = v * mask[:, None, :, None]",
-        "q, k and v are multiplied by the mask",
-    ),
+    (1, MASKED, "scores * ~is_padding; v = v * mask[:, None, :, None]", "v are multiplied by the mask"),
     (1, "return ", "", "it returns nothing"),
     (1, "q.shape[-1] ** 0.5", "v.shape[-1] ** 0.5", "the root of the width of V"),
     (1, "q.shape[-1] ** 0.5", "q.shape[2] ** 0.5", "the root of T"),
     (1, " / q.shape[-1] ** 0.5", "; v = v / q.shape[-1] ** 0.5", "the weights are scaled"),
     (1, "softmax(-1) @", "softmax(-1) @ v @ v.mT @", "other numbers than expected"),
     (1, "min)\n", "min) + 0.0 / mask[:, None, None, :]\n", "some numbers are nan"),
-    (
-        1,
-        f"{MASKED}\n    return scores.softmax(-1)",
-        "scores\n    return scores.softmax(-1) * ~is_padding",
-        "comes after",
-    ),
+    (1, f"{MASKED}\n    return {SOFTMAX}", f"scores\n    return {SOFTMAX} * ~is_padding", "comes after"),
     (1, "scores.softmax(-1) @ v", "torch.nn.functional.scaled_dot_product_attention(q, k, v)", "is called"),
     (1, "@ v", "@ v[..., 2:]", "the result has the shape (2, 3, 5, 4), expected (2, 3, 5, 6)"),
     (1, "@ v", "@ v, scores", "the result is a tuple, expected (2, 3, 5, 6)"),
@@ -137,12 +128,7 @@ MISTAKES = [
     (3, "for layer in layers}\n", "for layer in layers[:-1]}\n", "it stops in line 10 of your code with"),
     (3, "for seed in seeds]", "for seed in seeds[:1]]", "0 layers with seed 1 were never trained"),
     (3, "in encoders[best])", "in [fine_tune(best, n) for n in seeds])", "fine_tune was called 12 times"),
-    (
-        3,
-        "    best =",
-        "    tests = [score(e, test) for some in encoders.values() for e in some]\n    best =",
-        "test is scored for several layers",
-    ),
+    (3, CHOOSE, f"{TEST_ALL}\n    {CHOOSE}", "test is scored for several layers"),
     (3, "return best, mean(score(encoder, test) for encoder in encoders[best])", "", "it returns nothing"),
     (3, "best, mean(score(encoder, test) for encoder in encoders[best])", "1.0, best", "are swapped"),
     (3, "    encoders =", "    layers = layers[1:]\n    encoders =", "layers was never trained: 0"),
@@ -182,12 +168,7 @@ MISTAKES = [
     (5, "            optimizer.step()\n", "", "`optimizer.step` is missing"),
     (5, "(1 - torch", "(torch", "the sign of the loss"),
     (5, ").mean()", ").sum()", "this is the sum"),
-    (
-        5,
-        "1 - torch.cosine_similarity(student.embed(texts), target)",
-        "(student.embed(texts) - target) ** 2",
-        "squ",
-    ),
+    (5, f"1 - {COSINE}", "(student.embed(texts) - target) ** 2", "squ"),
     (5, ORDER, f"{ORDER}[: len(kept) // batch_size]", "the last batch of an epoch is left out"),
     (5, ORDER, f"[{ORDER}[0]]", "of 11 lines miss an epoch"),
     (5, "torch.randperm(len(kept))", "torch.randint(len(kept), (len(kept),))", "drawn with replacement"),
@@ -235,17 +216,15 @@ def test_the_command_checks_any_folder(tmp_path):
     (tmp_path / "4_cka.py").write_text("def linear_cka(x, y):\n    return 0.5\n")
     done = command("docs/lecture/check.py", "4", "--folder", str(tmp_path))
     assert done.returncode == 1 and "4 linear_cka: other numbers" in done.stdout
-    for text, told in (
-        (
-            "def linear_cka(x, y):\n    return 0.5 / 0\n",
-            "4 linear_cka: it stops in line 2 of 4_cka.py with Zero",
-        ),
-        ("def linear_cka(x, y)\n", "4 4_cka.py cannot be read: it stops with SyntaxError: expected ':'"),
-        ("import nothing\n", "4 4_cka.py cannot be read: it stops in line 1 of 4_cka.py with Module"),
-    ):
+    stops = {
+        "def linear_cka(x, y):\n    return 0.5 / 0\n": "linear_cka: it stops in line 2 of 4_cka.py with Zero",
+        "def linear_cka(x, y)\n": "4_cka.py cannot be read: it stops with SyntaxError: expected ':'",
+        "import nothing\n": "4_cka.py cannot be read: it stops in line 1 of 4_cka.py with Module",
+    }
+    for text, told in stops.items():
         (tmp_path / "4_cka.py").write_text(text)
         done = command("docs/lecture/check.py", "4", "--folder", str(tmp_path))
-        assert done.returncode == 1 and done.stdout.startswith(told)
+        assert done.returncode == 1 and done.stdout.startswith(f"4 {told}")
 
 
 def test_the_notebook_is_committed_without_outputs():

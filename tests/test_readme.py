@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -345,20 +346,10 @@ def test_the_family_of_the_docs_gives_the_hidden_states_of_transformers(add, mon
 
 def test_the_post_processing_of_the_docs_is_scored_and_saved(add, tiny_folder, tiny_data, tmp_path, capsys):
     add("A post-processing")
-    words = [
-        str(tiny_folder),
-        "--data",
-        str(tiny_data),
-        "--postprocess",
-        "unit",
-        "--save",
-        str(tmp_path / "unit"),
-    ]
-    evaluate.main(words)
-    x = embed_columns(
-        SentenceEncoder.from_pretrained(tmp_path / "unit"),
-        read_examples(get_task("stsb", str(tiny_data)), "test").texts,
-    )
+    words = f"{tiny_folder} --data {tiny_data} --postprocess unit --save {tmp_path / 'unit'}"
+    evaluate.main(words.split())
+    texts = read_examples(get_task("stsb", str(tiny_data)), "test").texts
+    x = embed_columns(SentenceEncoder.from_pretrained(tmp_path / "unit"), texts)
     assert torch.cat(x).var(0).mean().item() == pytest.approx(1, rel=1e-4)
 
 
@@ -372,37 +363,21 @@ def test_the_suite_of_the_docs_needs_encode_alone(add):
     assert result == {"pairs": 2, "accuracy": 0.0}
 
 
-class Recorder:
-    """Stands for wandb and for torch.utils.tensorboard: keeps what it is told."""
-
-    def __init__(self):
-        self.logged, self.ended = [], 0
-        self.init = self.SummaryWriter = lambda *args, **options: self
-
-    def log(self, values: dict[str, float], step: int) -> None:
-        self.logged += [(name, value, step) for name, value in values.items()]
-
-    def add_scalar(self, name: str, value: float, step: int) -> None:
-        self.logged.append((name, value, step))
-
-    def finish(self) -> None:
-        self.ended += 1
-
-    close = finish
-
-
 def test_the_callbacks_of_the_docs_send_the_scores_of_each_epoch(tiny_folder, monkeypatch):
     section = PAGES["docs/extending.md"].split("\n## Callbacks")[1]
     code = "".join(re.findall(r"```python\n(.*?)```", section, re.DOTALL))
-    modules = {name: Recorder() for name in ("wandb", "torch.utils.tensorboard")}
-    for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, name, module)
+    wandb, tensorboard = Mock(), Mock()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", tensorboard)
     monkeypatch.chdir(ROOT)
     exec(code.replace("data/twins/mlm", str(tiny_folder)), {})
-    for module in modules.values():
-        assert module.ended == 1
-        assert [step for name, _, step in module.logged if name == "dev/spearman"] == [1, 2]
-        assert {"loss", "lr", "dev/pearson"} <= {name for name, *_ in module.logged}
+    run, writer = wandb.init.return_value, tensorboard.SummaryWriter.return_value
+    logged = [(name, call.kwargs["step"]) for call in run.log.call_args_list for name in call.args[0]]
+    written = [(name, step) for name, _, step in (call.args for call in writer.add_scalar.call_args_list)]
+    for sent, end in ((logged, run.finish), (written, writer.close)):
+        assert [step for name, step in sent if name == "dev/spearman"] == [1, 2]
+        assert {"loss", "lr", "dev/pearson"} <= {name for name, _ in sent}
+        end.assert_called_once()
 
 
 @pytest.mark.parametrize("section", [*ADDED, *OF_EVALUATE, "A model family"])

@@ -148,15 +148,14 @@ def test_a_name_is_defined_once():
 
 
 @pytest.mark.parametrize("module", TREES)
-def test_the_library_imports_no_command_and_no_other_library_of_models(module):
-    tops = {name.partition(".")[0] for name in imported(TREES[module])}
-    assert not tops & (COMMANDS | REFERENCES)
-
-
-@pytest.mark.parametrize("module", TREES)
-def test_what_most_runs_do_not_need_is_imported_where_it_is_used(module):
-    tops = {name.partition(".")[0] for name in imported(on_import(TREES[module]))}
-    assert not tops & ON_DEMAND
+def test_the_library_imports_no_command_and_no_other_library_of_models_and_slow_ones_where_they_are_used(
+    module,
+):
+    anywhere, at_once = (
+        {name.partition(".")[0] for name in imported(tree)}
+        for tree in (TREES[module], on_import(TREES[module]))
+    )
+    assert not anywhere & (COMMANDS | REFERENCES) and not at_once & ON_DEMAND
 
 
 LIBRARY = [module for module in TREES if not module.startswith(("tmft.cli", "tmft.__main__"))]

@@ -20,17 +20,6 @@ def test_without_torchrun_there_is_a_single_process(monkeypatch):
     assert process == single_process(CPU) and (process.rank, process.world_size) == (0, 1)
 
 
-def test_collectives_of_a_single_process_return_its_own_values():
-    process = single_process(CPU)
-    assert process.all_reduce_dict({"a": torch.tensor(2.0), "b": torch.tensor(3.0)}) == {"a": 2.0, "b": 3.0}
-    assert process.all_gather_object("x") == ["x"] and process.broadcast_object("x") == "x"
-    tensor = torch.tensor([1.0, 2.0])
-    assert process.all_reduce_(tensor) is tensor and tensor.tolist() == [1.0, 2.0]
-    process.barrier()  # waits for nobody
-    with process.main_process_first():
-        pass
-
-
 @pytest.mark.parametrize(("gpus", "local", "backend"), [(4, 4, "nccl"), (1, 4, "gloo"), (8, 4, "nccl")])
 def test_nccl_is_used_if_each_process_has_its_own_gpu(gpus, local, backend, monkeypatch):
     """nccl refuses two processes that share a GPU; here torchrun has started 2 * local on two machines."""

@@ -4,31 +4,14 @@ import math
 
 import pytest
 
-from tmft.io.formatting import (
-    format_duration,
-    markdown_table,
-    mean_and_std,
-    percent,
-    text_bar,
-    text_table,
-    to_json,
-)
-
-
-def test_scores_are_times_100_and_undefined_ones_are_nan():
-    assert percent(0.78214) == "78.21" and percent(None) == percent(math.nan) == "nan"
+from tmft.io.formatting import format_duration, markdown_table, mean_and_std, text_bar, text_table, to_json
 
 
 @pytest.mark.parametrize(
     ("values", "text"),
-    [
-        ([0.5], "50.00"),
-        ([0.5, 0.7], "60.00 ± 14.14"),
-        ([math.nan], "nan"),
-        ([0.5, math.nan], "nan"),
-    ],
+    [([0.78214], "78.21"), ([0.5, 0.7], "60.00 ± 14.14"), ([math.nan], "nan"), ([0.5, math.nan], "nan")],
 )
-def test_the_std_is_that_of_a_sample(values, text):
+def test_scores_are_times_100_with_the_std_of_a_sample_and_undefined_ones_are_nan(values, text):
     assert mean_and_std(values) == text
 
 
@@ -46,14 +29,9 @@ def test_text_bars_range_from_the_smallest_value_to_the_largest():
 def test_all_columns_of_a_table_but_the_last_are_aligned_to_the_right():
     lines = [["layer", "score", ""], ["1", "78.21", "bar"], ["12", "9.00", ""]]
     assert text_table(lines) == "layer  score\n    1  78.21  bar\n   12   9.00"
-    assert markdown_table(lines).splitlines()[:3] == [
-        "| layer | score |  |",
-        "| --- | ---: | ---: |",
-        "| 1 | 78.21 | bar |",
-    ]
+    assert markdown_table(lines[:2]) == "| layer | score |  |\n| --- | ---: | ---: |\n| 1 | 78.21 | bar |\n"
 
 
 def test_json_has_no_nan():
-    assert to_json({"a": [math.nan, (1.0, math.inf)], "b": "é"}) == (
-        '{\n  "a": [\n    null,\n    [\n      1.0,\n      null\n    ]\n  ],\n  "b": "é"\n}\n'
-    )
+    expected = '{\n  "a": [\n    null,\n    [\n      1.0,\n      null\n    ]\n  ],\n  "b": "é"\n}\n'
+    assert to_json({"a": [math.nan, (1.0, math.inf)], "b": "é"}) == expected
