@@ -80,12 +80,6 @@ def test_idf_is_log_of_texts_by_texts_that_have_the_token():
     assert {token: weight[token] for token in expected} == pytest.approx(expected)
 
 
-def test_idf_of_one_text_is_0():
-    model, plain = weighted("idf", ["a man"]), tiny_model()
-    assert not model.token_weights.table[list(model.tokenizer.backend.get_vocab().values())].any()
-    assert_same_embeddings(model.encode(SENTENCES), plain.encode(SENTENCES), 1e-6)
-
-
 @pytest.mark.parametrize("texts", [None, []])
 @pytest.mark.parametrize("name", NEEDS_TEXT)
 def test_estimated_weights_need_texts(name, texts):
@@ -212,22 +206,6 @@ def test_a_sentence_is_the_weighted_mean_of_its_tokens(family, name):
         if not sum(weights):
             weights = [1.0] * len(weights)
         assert_same_embeddings(embedding, by_hand(model, sentence, weights))
-
-
-def test_a_weighted_mean_by_hand_of_two_sentences_in_a_row():
-    model = tiny_model()
-    model.token_weights = TokenWeights(torch.tensor([9.0, 1.0, 2.0, 0.0]))
-    rows = pack([[1, 2], [3, 3], [2, 3]], packed_length=8)
-    hidden = torch.arange(8.0)[None, :, None]  # a number by place: 0 1, 2 3, 4 5
-    assert model.pool(hidden, rows).flatten().tolist() == pytest.approx([2 / 3, 2.5, 4.0])
-
-
-def test_prefix_and_suffix_are_counted_in_each_sentence():
-    tokens = TokenWeights(torch.full((9,), 2.0), prefix_length=1, suffix_length=2)
-    rows = pack([[5] * 4, [6] * 3, [7] * 5, [8]], packed_length=16)
-    weights = tokens(rows)
-    found = [weights[rows.attention_mask == number].tolist() for number in (1, 2, 3, 4)]
-    assert found == [[0, 2, 0, 0], [0, 0, 0], [0, 2, 2, 0, 0], [0]]
 
 
 def test_a_sentence_whose_weights_are_all_0_is_the_plain_mean():
