@@ -45,20 +45,7 @@ FINE = LOADED, REFUSED, PANIC = "loaded", "refused", "panics"
 DEFECT, FATAL = "defects", ("hang", "crash")  # after a fatal defect a new process is started
 DEEP_LIST = "[" * 3000 + "]" * 3000
 STRANGE = [0, 1, -1, 2, 3, 7, 255, 2**31, 2**32 - 1, 2**63, 2**64, 10**30, 0.5, -0.5, 1e300, float("nan")]
-STRANGE += [
-    float("inf"),
-    None,
-    True,
-    False,
-    "",
-    "a",
-    "..",
-    "../../x",
-    "/etc",
-    "[X]",
-    "\0",
-    "é한\u2028",
-]
+STRANGE += [float("inf"), None, True, False, "", "a", "..", "../../x", "/etc", "[X]", "\0", "é한\u2028"]
 STRANGE += ["x" * 100_000, [], [[]], [None], {}, {"a": 1}, [1, 2, 3], ["a", "b"], [["a", 0.0]]]
 
 

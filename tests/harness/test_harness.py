@@ -11,7 +11,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import kill  # noqa: E402
 import mutants  # noqa: E402
-import soak  # noqa: E402
 
 
 @pytest.mark.slow
@@ -29,18 +28,6 @@ def test_times_are_not_compared(tmp_path):
     assert kill.digests(tmp_path) == before
     (tmp_path / "result.json").write_text('{"epochs": [{"loss": 2, "seconds": 3}]}')
     assert kill.digests(tmp_path) != before
-
-
-def test_a_leak_is_detected_and_noise_is_not_a_leak():
-    flat = [(n, 500.0 + n % 3, 9) for n in range(50)]
-    assert abs(soak.growth(flat)[0]) <= 1 and soak.growth(flat)[1] == 0
-    leak = [(n, 500.0 + n, 9 + n // 10) for n in range(50)]
-    assert soak.growth(leak)[0] > soak.MAX_GROWTH and soak.growth(leak)[1] >= 1
-
-
-def test_a_short_run_is_measured():
-    points = soak.measure_steps(8, points=2)
-    assert [step for step, *_ in points] == [4, 8] and all(mb > 10 and files > 2 for _, mb, files in points)
 
 
 def test_every_kind_of_change_is_made():
