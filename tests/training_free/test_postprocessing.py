@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from conftest import tiny_model
 from torch.nn.functional import normalize
 
 from tmft import SentenceEncoder
@@ -151,13 +150,6 @@ def test_axes_without_variance_are_removed_at_any_scale(scale):
 
 
 # ---------------------------------------------------------------------------------------- modules and chains
-
-
-def test_quantile_is_not_saved(tmp_path):
-    model = tiny_model()
-    model.head_modules.extend(fit_postprocessing("quantile", SQUARE))
-    with pytest.raises(InputError, match="^a Quantile after the pooling cannot be saved: use one of Dense"):
-        model.save_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize("name", POSTPROCESSING)
