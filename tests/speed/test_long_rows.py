@@ -149,12 +149,22 @@ def test_dropout_sets_weights_to_0_and_divides_the_others_by_1_minus_p():
     assert abs(kept.mean().item() / 600 - 0.75) < 0.01 and kept.std() > 5
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_16_bits_give_16_bits_and_nearly_the_same_values(dtype):
-    q, k, v = random_qkv(1, 600, dtype=dtype)
-    out = long_row_attention(q, k, v, LongRowMask(None, after=0))
+@pytest.mark.parametrize(
+    ("dtype", "num_tokens", "span"),
+    [
+        (torch.bfloat16, 600, (None, 0)),
+        (torch.float16, 600, (None, 0)),
+        *((torch.bfloat16, 20, span) for span in ((None, None), (None, 0), (3, 3), (0, 0))),
+    ],
+)
+def test_16_bits_give_16_bits_and_nearly_the_values_of_float32(dtype, num_tokens, span):
+    """A long row, and a short sentence alone."""
+    ids, inputs = torch.ones(1, num_tokens, dtype=torch.int64), random_qkv(1, num_tokens, dtype=dtype)
+    mask = make_attention_bias(ids, dtype, *span)
+    assert isinstance(mask, LongRowMask)
+    out = long_row_attention(*inputs, mask, scale=0.7)
     assert out.dtype == dtype
-    exact = long_row_attention(q.float(), k.float(), v.float(), LongRowMask(None, after=0))
+    exact = explicit(*(x.float() for x in inputs), ids, *span, scale=0.7)
     torch.testing.assert_close(out.float(), exact, rtol=0, atol=0.02)
 
 
@@ -204,15 +214,6 @@ def test_a_short_sentence_alone_needs_no_mask_in_16_bits():
 def test_no_value_of_a_short_mask_in_float32_is_looked_at_on_another_device():
     """A CUDA graph cannot. A tensor on the device meta has none, and raises an error when asked for one."""
     assert make_attention_bias(torch.ones(1, 9, device="meta"), torch.float32).shape == (1, 1, 9, 9)
-
-
-@pytest.mark.parametrize("span", [(None, None), (None, 0), (3, 3), (0, 0)])
-def test_a_short_sentence_alone_in_16_bits_has_nearly_the_values_of_float32(span):
-    ids, inputs = torch.ones(1, 20, dtype=torch.int64), random_qkv(1, 20)
-    rounded = [x.detach().bfloat16() for x in inputs]
-    out = long_row_attention(*rounded, make_attention_bias(ids, torch.bfloat16, *span), scale=0.7)
-    exact = explicit(*(x.float() for x in rounded), ids, *span, scale=0.7)
-    torch.testing.assert_close(out.float(), exact, rtol=0, atol=0.02)
 
 
 def test_a_graph_that_is_exported_has_one_form_of_the_mask_for_all_lengths():

@@ -17,7 +17,6 @@ from processes import run_together
 
 import tmft.training.checkpointing
 import train
-from tmft.callbacks import BestWeights
 from tmft.data import Examples
 from tmft.errors import InputError
 from tmft.io.atomic import folder_lock
@@ -258,18 +257,6 @@ def test_code_in_a_state_is_not_run(tmp_path):
     with pytest.raises(InputError, match=r"state.pt cannot be read \(.*\): remove it to start again"):
         TrainingCheckpoint(tmp_path / "state.pt", {}, ALONE)
     assert not (tmp_path / "made").exists()
-
-
-def test_a_state_of_another_run_is_one_line(tmp_path):
-    path = tmp_path / "state.pt"
-    checkpoint = TrainingCheckpoint(path, {}, ALONE)
-    checkpoint.load({"model": torch.nn.Linear(2, 2)}, BestWeights(torch.nn.Linear(2, 2)))
-    checkpoint.save(step=1)
-    for part, best in ((torch.nn.Linear(3, 2), torch.nn.Linear(2, 2)), (None, torch.nn.Linear(3, 3))):
-        other = TrainingCheckpoint(path, {}, ALONE)
-        with pytest.raises(InputError, match="cannot be read .*: remove it to start again"):
-            other.load({"model": part}, BestWeights(best))
-            other.restore()
 
 
 def test_a_disk_that_is_full_is_one_line_and_the_state_before_is_kept(tmp_path):

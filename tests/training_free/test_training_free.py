@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from by_hand import WORDS, change, random_pairs, random_sentences, random_texts, spearman_of, write_examples
-from conftest import assert_same_embeddings, command, tiny_model
+from conftest import assert_same_embeddings, tiny_model
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -274,12 +274,3 @@ def test_what_is_not_one_model_is_not_saved(options, here, score, tmp_path):
     message = error.value.as_cli_message()
     assert message.startswith(NOT_SAVED[options]) and "\n" not in message
     assert not (tmp_path / "saved").exists()
-
-
-@pytest.mark.slow
-def test_an_error_of_the_command_is_one_line_on_stderr(here):
-    data = str(here / "data/stsb")
-    answer = command("evaluate.py", str(here / "tiny"), "--data", data, "--token-weights", "mask-token")
-    assert answer.returncode == 2
-    message = "--token-weights mask-token: the --prompt has no [M]: choose one such as T4"
-    assert answer.stderr == f"evaluate.py: {message}\n"
