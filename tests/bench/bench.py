@@ -2,10 +2,8 @@
 
     python tests/bench/bench.py train       a step of 32 pairs, and what the machine allows at best
     python tests/bench/bench.py techniques  the same step without one technique at a time
-    python tests/bench/bench.py engines     encoding with every engine, each in an environment of its own
-    python tests/bench/bench.py t5          a step and encoding of a T5 of base width; with roberta,
-    mpnet, modernbert, qwen3 or nomic_bert in place of t5: of an encoder of this family
-    python tests/bench/bench.py all         every part but engines, one after the other
+    python tests/bench/bench.py engines     encoding with tmft, sentence-transformers and ONNX Runtime
+    python tests/bench/bench.py mpnet       a step of an encoder of base width; also modernbert
 
 Rounds are interleaved (A B C A B C ...), and the first one is not counted. A line gives the median, the
 range, and the median over the rounds of the ratio to tmft in float32. --ckpt is a folder (default: the
@@ -89,9 +87,14 @@ def print_machine() -> None:
 
     threads, load = torch.get_num_threads(), os.getloadavg()[0]
     print(f"{time.strftime('%Y-%m-%d')}, {cpu_name()}, {threads} threads, load {load:.1f}")
-    packages = ["torch", "transformers", "sentence-transformers", "onnxruntime", "tokenizers"]
-    versions = [f"{name} {version(name)}" for name in packages if find_spec(name.replace("-", "_"))]
+    versions = [f"{name} {number}" for name, number in package_versions().items()]
     print(", ".join([f"Python {platform.python_version()}", *versions]))
+
+
+def package_versions() -> dict[str, str]:
+    """Return the versions of the packages that are measured, if they are installed."""
+    packages = ["torch", "transformers", "sentence-transformers", "onnxruntime", "tokenizers"]
+    return {name: version(name) for name in packages if find_spec(name.replace("-", "_"))}
 
 
 def lazy(module: str, function: str, **options):
@@ -110,16 +113,13 @@ BENCHES = {
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("benchmark", choices=[*BENCHES, "all"])
+    p.add_argument("benchmark", choices=BENCHES)
     p.add_argument("--ckpt", help="folder of a BERT or ELECTRA; default: all-MiniLM-L6-v2")
     p.add_argument("--data", type=Path, help="folder with train.tsv")
     p.add_argument("--layer", type=int, default=3, help="l, the number of layers that are kept")
     p.add_argument("--rounds", type=int, default=7, help="counted rounds")
     p.add_argument("--steps", type=int, default=8, help="training steps per round")
     p.add_argument("--sentences", type=int, default=1000, help="sentences per round")
-    p.add_argument(
-        "--environments", type=Path, metavar="FOLDER", help="where engines are installed and models converted"
-    )
     p.add_argument(
         "--engines", nargs="+", metavar="WORDS", help="only engines with these words in their name"
     )
@@ -133,13 +133,8 @@ def main():
     args.ckpt = Path(args.ckpt)
     if args.data is None:
         args.data = find_pairs()
-    if args.benchmark == "engines" and args.environments is None:
-        p.error("name a folder for 12 GB of environments and converted models with --environments")
     print_machine()
-    every_part = [name for name in BENCHES if name != "engines"]
-    for name in every_part if args.benchmark == "all" else [args.benchmark]:
-        print(f"\n== {name}")
-        BENCHES[name](args)
+    BENCHES[args.benchmark](args)
 
 
 if __name__ == "__main__":
