@@ -358,27 +358,17 @@ def test_help_begins_with_examples_and_states_the_default_of_each_option_that_ha
 
 def test_the_defaults_of_the_recipe_are_those_that_are_used(monkeypatch):
     recipe, continued, scratch = Recipe(), PretrainingRecipe(), FROM_SCRATCH_DEFAULTS
+    of_both = ("epochs", "lr", "batch_size", "weight_decay", "warmup_ratio", "max_grad_norm")
+    expected = {name: [getattr(recipe, name)] for name in of_both}
+    assert expected == {name: [getattr(continued, name)] for name in of_both}
+    expected |= {"generator_size": [GENERATOR_SIZE], "num_seeds": [1], "max_length": [512]}
+    expected["gradient_accumulation_steps"] = [continued.gradient_accumulation_steps]
+    for name in ("batch_size", "lr", "gradient_accumulation_steps", "max_length"):
+        expected[name].append(scratch[name])
     shown = {action.dest: action.help for action in parser_of(train, monkeypatch)._actions}
-    assert continued.epochs == recipe.epochs and continued.lr == recipe.lr
-    assert continued.batch_size == recipe.batch_size
-
-    def numbers(dest: str) -> list[float]:
-        return [
-            float(text) for text in re.findall(r"[\d.]+(?:e-?\d+)?", shown[dest].partition("default: ")[2])
-        ]
-
-    assert numbers("epochs") == [recipe.epochs]
-    assert numbers("batch_size") == [recipe.batch_size, scratch["batch_size"]]
-    assert numbers("lr") == [recipe.lr, scratch["lr"]]
-    assert numbers("gradient_accumulation_steps") == [
-        continued.gradient_accumulation_steps,
-        scratch["gradient_accumulation_steps"],
-    ]
-    assert numbers("max_length") == [512, scratch["max_length"]]
-    for dest in ("weight_decay", "warmup_ratio", "max_grad_norm"):
-        assert numbers(dest) == [getattr(recipe, dest)] == [getattr(continued, dest)]
-    assert numbers("generator_size") == [GENERATOR_SIZE]
-    assert numbers("num_seeds") == [1]
+    for name, values in expected.items():
+        numbers = re.findall(r"[\d.]+(?:e-?\d+)?", shown[name].partition("default: ")[2])
+        assert list(map(float, numbers)) == values, name
 
 
 # ------------------------------------------------------------------------------------- python -m tmft NAME

@@ -119,30 +119,20 @@ def test_an_absent_data_set_is_downloaded_once_with_a_message(published, capsys)
     assert second == f"wrote {published / 'stsb'} (train 3, dev 3, test 3 pairs)"
 
 
-def run_train(checkpoint, *data):
-    where = checkpoint.parent / "runs"
-    train.main(["--ckpt", str(checkpoint), "--output-dir", str(where), "--epochs", "1", *data])
-
-
-def run_evaluate(checkpoint, *data):
-    evaluate.main([str(checkpoint), *data])
-
-
-def run_cka(checkpoint, *data):
-    cka.main([str(checkpoint), str(checkpoint), *data])
-
-
-COMMANDS = [run_train, run_evaluate, run_cka]
-
-
-@pytest.mark.parametrize("run", COMMANDS)
-def test_no_command_downloads_data_whose_folder_the_user_names(run, published, tiny_folder, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [(train, "--ckpt {0} --output-dir {0}/runs --epochs 1"), (evaluate, "{0}"), (cka, "{0} {0}")],
+)
+def test_no_command_downloads_data_whose_folder_the_user_names(
+    module, line, published, tiny_folder, tmp_path, capsys
+):
     (tmp_path / "mine").mkdir()
+    words = line.format(tiny_folder).split()
     with pytest.raises(InputError, match=re.escape(f"no such file ({tmp_path / 'mine' / 'stsb'}")):
-        run(tiny_folder, "--data-root", str(tmp_path / "mine"))
-    if run is not run_cka:  # whose --data is a file of sentences
+        module.main([*words, "--data-root", str(tmp_path / "mine")])
+    if module is not cka:  # whose --data is a file of sentences
         with pytest.raises(InputError, match=r"no such file \(|this task has test data only"):
-            run(tiny_folder, "--data", str(tmp_path / "mine"))
+            module.main([*words, "--data", str(tmp_path / "mine")])
     assert "downloading" not in capsys.readouterr().out and not published.exists()
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tmft.errors import InputError
-from tmft.io.tables import read_columns, table_kind
+from tmft.io.tables import read_columns
 
 
 def cells(path, *columns):
@@ -32,7 +32,7 @@ def write(tmp_path, name: str, content: str | bytes):
 TEXT = st.text(
     st.sampled_from("\",;\t|\n '") | st.characters(exclude_characters="\0\r", exclude_categories=["Cs"])
 )
-KINDS = ["csv", "csv.gz", "jsonl", "ndjson.xz", *(["parquet"] if find_spec("pyarrow") else [])]
+KINDS = ["csv", "b.CSV.gz", "jsonl", "ndjson.xz", *(["parquet"] if find_spec("pyarrow") else [])]
 
 
 @given(
@@ -52,7 +52,7 @@ def test_any_texts_are_read_from_any_table_as_they_were_written(
         texts, scores = map(list, zip(*rows, strict=True))
         table = pytest.importorskip("pyarrow").table({"score": scores, "text": texts})
         pytest.importorskip("pyarrow.parquet").write_table(table, path)
-    elif "csv" in kind:
+    elif "csv" in kind.lower():
         file = io.StringIO(newline="")
         file.write(begin + (f"sep=|{end}" if delimiter == "|" else ""))
         writer = csv.writer(file, delimiter=delimiter, lineterminator=end, quoting=quoting)
@@ -181,15 +181,3 @@ def test_without_pyarrow_parquet_is_one_line_that_says_what_to_do(tmp_path, monk
     monkeypatch.setattr("tmft.io.tables.find_spec", lambda name: None)
     with pytest.raises(InputError, match="needs the package pyarrow, which is not installed: pip inst"):
         cells(tmp_path / "t.parquet")
-
-
-def test_the_kind_of_a_table_is_the_end_of_its_name(tmp_path):
-    names = {
-        "A.CSV": ".csv",
-        "a.tsv.gz": ".tsv",
-        "a.b.jsonl.xz": ".jsonl",
-        "a.txt": "",
-        "csv": "",
-        "a.gz": "",
-    }
-    assert {name: table_kind(tmp_path / name) for name in names} == names

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tmft.errors import InputError
-from tmft.io.text import has_visible_text, read_lines, read_table, select_columns
+from tmft.io.text import has_visible_text, read_lines, read_table
 
 HEADER = "a\tb\tc\n"
 # Quotes, spaces, a \r inside a cell and other characters at which Python ends a line are as any other.
@@ -29,13 +29,6 @@ def test_any_cells_are_read_as_they_were_written(rows, start, end, has_last_end,
     path.write_text(text, encoding="utf-8", newline="")
     expected = [(f"{path}, line {n}", [c, a]) for n, (a, _, c) in enumerate(rows, start=2)]
     assert list(read_table(path, ["c", "a"])) == expected
-
-
-@pytest.mark.parametrize(("header", "expected"), [("x\ty", ["x"]), ("y\tz", ["z"]), ("z\tx", ["x"])])
-def test_the_first_list_of_columns_that_the_header_contains_is_read(header, expected, tmp_path):
-    """Each cell holds the name of its column."""
-    (tmp_path / "table.tsv").write_text(f"{header}\n{header}\n")
-    assert [cells for _, cells in read_table(tmp_path / "table.tsv", ["x"], ["z"])] == [expected]
 
 
 # fmt: off
@@ -64,13 +57,6 @@ def test_an_error_in_a_table_is_one_line_that_names_the_location(content, messag
     with pytest.raises(InputError, match=message) as error:
         list(read_table(path, ["a", "c"]))
     assert "\n" not in str(error.value)
-
-
-def test_lines_split_by_another_reader_are_checked_with_its_remedy(tmp_path):
-    rows = select_columns([(1, ["a", "b"]), (4, ["1", "2"]), (6, ["3"])], tmp_path, ["b"], remedy="close it")
-    assert next(rows) == (f"{tmp_path}, line 4", ["2"])
-    with pytest.raises(InputError, match="1 fields instead of 2 .*, line 6.: close it$"):
-        next(rows)
 
 
 def test_a_device_or_a_pipe_is_refused(tmp_path):

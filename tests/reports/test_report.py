@@ -49,11 +49,11 @@ def result_of(layer, seed, dev, test, sweep="electra-stsb", provenance=(), **set
     }
 
 
-def write_run(runs, layer, seed, dev, test, sweep="electra-stsb", **changes) -> Path:
-    """Write a finished run as train.py does, and return its result.json."""
+def write_run(runs, layer, seed, dev, test, sweep="electra-stsb", more=None, **changes) -> Path:
+    """Write a finished run as train.py does, and return its result.json. more: other keys of it."""
     folder = runs / f"{sweep}-layer{layer}-seed{seed}"
     folder.mkdir(parents=True)
-    write_result(folder, result_of(layer, seed, dev, test, sweep, **changes))
+    write_result(folder, result_of(layer, seed, dev, test, sweep, **changes) | (more or {}))
     return folder / "result.json"
 
 
@@ -155,10 +155,9 @@ def test_the_table_by_layer_has_mean_std_and_the_difference_to_published_scores(
 
 def test_the_best_layer_and_the_last_one_have_both_metrics_on_both_splits_as_in_the_paper(tmp_path):
     for layer, dev, test in [(2, 0.8, 0.7), (3, 0.75, 0.72)]:
-        path = write_run(tmp_path, layer, 0, dev, test)
-        content = json.loads(path.read_text())
-        content["dev"]["pearson"], content["test"]["pearson"] = dev + 0.01, test + 0.02
-        path.write_text(json.dumps(content))
+        scores = {"dev": {"spearman": dev, "pearson": dev + 0.01}}
+        scores["test"] = {"pairs": 9, "spearman": test, "pearson": test + 0.02}
+        write_run(tmp_path, layer, 0, dev, test, more=scores)
     heading, *lines = best_layers_table(group_into_sweeps(read_results(tmp_path)))
     scores = "dev Spearman, dev Pearson, test Spearman, test Pearson"
     assert ", ".join(heading) == f"run, layer, of, million parameters, {scores}, seeds"
@@ -369,10 +368,8 @@ def test_the_published_scores_are_those_of_both_versions_of_the_paper():
 def test_runs_that_read_different_files_are_neither_averaged_nor_one_curve(group, tmp_path, capsys):
     """The file was replaced between two seeds, and between two layers."""
     for number, (layer, seed) in enumerate([(0, 0), (0, 1), (1, 0), (3, 0)]):
-        write_run(tmp_path, layer, seed, 0.5, 0.5 + 0.1 * number)
-        path = tmp_path / f"electra-stsb-layer{layer}-seed{seed}/result.json"
         digests = {"data": {"train": "same"}, group: {"file": "before" if number < 1 else "after"}}
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"digests": digests}))
+        write_run(tmp_path, layer, seed, 0.5, 0.5 + 0.1 * number, more={"digests": digests})
     first, second = group_into_sweeps(read_results(tmp_path))
     assert (first.name, second.name) == ("electra-stsb", "electra-stsb (2)")
     assert list(first.layers) == [0] and list(second.layers) == [0, 1, 3]
@@ -387,9 +384,7 @@ def test_runs_that_read_different_files_are_neither_averaged_nor_one_curve(group
 
 def test_runs_of_a_chain_start_from_other_weights_at_each_layer_and_are_one_sweep(tmp_path):
     for layer in (0, 1):
-        write_run(tmp_path, layer, 0, 0.5, 0.5, init_from=f"runs/earlier-layer{layer}")
-        path = tmp_path / f"electra-stsb-layer{layer}-seed0/result.json"
-        digests = {"data": {"train": "same"}, "checkpoint": {"model.safetensors": str(layer)}}
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"digests": digests}))
+        more = {"digests": {"data": {"train": "same"}, "checkpoint": {"model.safetensors": str(layer)}}}
+        write_run(tmp_path, layer, 0, 0.5, 0.5, init_from=f"runs/earlier-layer{layer}", more=more)
     (sweep,) = group_into_sweeps(read_results(tmp_path))
     assert list(sweep.layers) == [0, 1]

@@ -158,7 +158,6 @@ MISTAKES = [
     ("table.parquet --out x.npy --column text", "table.parquet: Parquet needs the package pyarrow, "),
     ("table.csv --out x.parquet --column text", "x.parquet: Parquet needs the package pyarrow, which is not"),
     ("lines.txt --out x.csv", "--out x.csv: embeddings are written as .npy or .parquet: end the name so"),
-    ("lines.txt --out .", "cannot write .: it is a folder, name a file"),
     ("table.csv --out table.csv --column text", "cannot write table.csv: the command reads this file"),
     ("table.csv --out x.npy --column text --keep-columns id", "--keep-columns are written only from a table"),
     ("lines.txt --out x.parquet --keep-columns id", "--keep-columns are written only from a table into a P"),

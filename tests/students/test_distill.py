@@ -80,8 +80,6 @@ def test_a_student_with_layers_of_its_teacher_keeps_only_the_most_frequent_token
     for token in ("[CLS]", "the", "a"):
         assert torch.equal(vectors[0][vocabulary.index(token)], vectors[1][former.index(token)])
     student.save_pretrained(tmp_path / "student")
-    opened = SentenceEncoder.from_pretrained(tmp_path / "student")
-    assert_same_embeddings(opened.encode(lines[:20]), student.encode(lines[:20]))
     card = (tmp_path / "student/README.md").read_text(encoding="utf-8")
     assert "# Sentence embeddings from layers 0 and 2 (counted from 0) of mlm\n" in card
     cosine = student.load_report.partition(": ")[2]
@@ -115,7 +113,7 @@ def weights(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
 
 
-def test_a_narrow_student_begins_near_its_teacher_and_learns(teacher, lines, tmp_path):
+def test_a_narrow_student_begins_near_its_teacher_and_learns(teacher, lines):
     torch.manual_seed(0)
     start = narrow_student(teacher, lines, num_layers=2, hidden_size=64, vocab_size=1000, max_length=40)
     config = start.encoder.config
@@ -124,9 +122,6 @@ def test_a_narrow_student_begins_near_its_teacher_and_learns(teacher, lines, tmp
     student = distill(teacher, lines, 2, 64, 1000, Recipe(epochs=3, batch_size=16, lr=2e-3))
     cosines = [teacher_cosine(model, teacher, lines[:50]) for model in (start, student)]
     assert 0.3 < cosines[0] < cosines[1] - 0.1, cosines
-    student.save_pretrained(tmp_path / "student")
-    opened = SentenceEncoder.from_pretrained(tmp_path / "student")
-    assert_same_embeddings(opened.encode(lines[:20]), student.encode(lines[:20]))
     for model, said in ((start, "It is not trained yet."), (student, "the embeddings of its teacher: mean")):
         card = sentence_model_card(model)
         assert "# Sentence embeddings: a student of mlm\n" in card and said in card
