@@ -1,6 +1,7 @@
 """Each published form of a release gives its rows unchanged; a damaged file is one line and changes none."""
 
 import gzip
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -360,55 +361,43 @@ def test_every_task_has_a_release_under_the_name_of_its_folder():
 # ---------------------------------------------------------------------------- real releases, where at hand
 
 
-def canonical(path: Path) -> list[list[str]]:
-    return [line.split("\t") for line in path.read_text("utf-8").removesuffix("\n").split("\n")[1:]]
+def semeval(prefix: str, name: str, original: str) -> dict[str, str]:
+    """The files of a year, each with the original of one of its sets in its place."""
+    return {
+        f"{prefix}.{kind}.{subset}.txt": f"semeval-{name}/{prefix}.{kind}.{original}.txt"
+        for subset in RELEASES[name].sizes
+        for kind in ("input", "gs")
+    }
 
 
-def released(place: Path, name: str, folder: Path) -> None:
-    """Put the files of a release together: where only the converted file is at hand, as it was."""
-    originals = place / "original-formats"
-    if name in ("mrpc", "sick"):
-        own = {"mrpc": "msr_paraphrase_test.txt", "sick": "SICK_trial.txt"}[name]
-        write(folder, {own: (originals / name / own).read_bytes()})
-        converted = {"mrpc": ["train.tsv"], "sick": ["train.tsv", "test.tsv"]}[name]
-        write(folder, {file: (place / name / file).read_bytes() for file in converted})
-    elif name == "stsb":
-        for split in ("dev", "test"):
-            write(folder, {f"sts-{split}.csv": (originals / f"stsbenchmark/sts-{split}.csv").read_bytes()})
-        lines = ["g\tf\ty\ti\t{2}\t{0}\t{1}".format(*cells) for cells in canonical(place / "stsb/train.tsv")]
-        write(folder, {"sts-train.csv": "\n".join(lines)})
-    elif name.startswith("sts1"):
-        prefix = "STS2016" if name == "sts16" else "STS"
-        for path in (place / name).glob("*.tsv"):
-            rows = canonical(path)
-            pairs = "\n".join(f"{a}\t{b}" for a, b, _ in rows)
-            write(folder, {f"{prefix}.input.{path.stem}.txt": pairs})
-            write(folder, {f"{prefix}.gs.{path.stem}.txt": "\n".join(score for *_, score in rows)})
-        for path in (originals / f"semeval-{name}").glob("STS*.txt"):
-            write(folder, {path.name: path.read_bytes()})
-    else:
-        for file in (PLACES[file] for file in POS_NEG_FILES.values()):
-            write(folder, {file: (originals / "senteval" / file).read_bytes()})
-        for ours, theirs in [("TREC.train", "train_5500.label"), ("TREC.test", "TREC_10.label")]:
-            write(folder, {ours: (originals / "senteval/TREC" / theirs).read_bytes()})
-        for kind, source in (("binary", "senteval/sst2"), ("fine", "sst5")):
-            for split in SPLITS:
-                rows = canonical(place / source / f"{split}.tsv")
-                write(folder, {f"stsa.{kind}.{split}": "".join(f"{label} {text}\n" for label, text in rows)})
+# fmt: off
+ORIGINALS = {  # release -> its files, each with an original in its place; the known files of these originals
+    "mrpc": (dict.fromkeys(FORMS["MRPC"][1], "mrpc/msr_paraphrase_test.txt"), ["test.tsv"]),
+    "sick": (dict.fromkeys(FORMS["SICK, three files"][1], "sick/SICK_trial.txt"), ["trial.tsv"]),
+    "stsb": (dict.fromkeys(FORMS["STS benchmark, original"][1], "stsbenchmark/sts-test.csv"), ["test.tsv"]),
+    "stsb-de": (dict.fromkeys(FORMS["stsb-multi-mt"][1], "stsb-multi-mt/stsb-de-dev.csv"), ["dev.tsv"]),
+    "kor-sts": (dict.fromkeys(FORMS["KorSTS"][1], "kor-sts/sts-dev.tsv"), ["dev.tsv"]),
+    "sts12": (semeval("STS", "sts12", "MSRpar"), ["MSRpar.tsv"]),
+    "sts16": (semeval("STS2016", "sts16", "headlines"), ["headlines.tsv"]),
+    "senteval": ({place: f"senteval/{place}" for place in PLACES.values()},
+                 ["mr.tsv", "cr.tsv", "subj.tsv", "mpqa.tsv", "trec/train.tsv", "trec/test.tsv"]),
+}
+# fmt: on
 
 
-@pytest.mark.parametrize("name", ["mrpc", "sick", "stsb", "sts12", "sts16", "senteval", "sst5"])
+@pytest.mark.parametrize("name", ORIGINALS)
 def test_a_real_release_is_converted_to_the_known_files_byte_for_byte(name, real_data, tmp_path, monkeypatch):
-    if not (real_data / "original-formats").is_dir():
+    originals = real_data / "original-formats"
+    if not originals.is_dir():
         pytest.skip("no original releases")
-    monkeypatch.undo()  # so that each SHA-256 is checked
-    released(real_data, name, tmp_path / "release")
+    files, known = ORIGINALS[name]
+    monkeypatch.setitem(RELEASES, name, replace(RELEASES[name], sizes={}))
+    write(tmp_path / "release", FORMS["SentEval, folders"][1] if name == "senteval" else {})
+    write(tmp_path / "release", {file: (originals / place).read_bytes() for file, place in files.items()})
     download_dataset(name, str(tmp_path / "release"), tmp_path)
-    written = sorted((tmp_path / name).rglob("*.tsv"))
-    assert len(written) == len(RELEASES[name].sizes)
-    for path in written:
-        if name == "mrpc" and path.name != "test.tsv":
-            continue  # the known train.tsv has our dev at its end
-        known = real_data / path.relative_to(tmp_path)
-        known = known.with_name("trial.tsv") if (name, path.name) == ("sick", "dev.tsv") else known
-        assert path.read_bytes() == known.read_bytes(), path
+    for file in known:
+        written = tmp_path / name / file.replace("trial", "dev")
+        assert written.read_bytes() == (real_data / name / file).read_bytes(), file
+    for place in files.values():
+        digest = hashlib.sha256((originals / place).read_bytes()).hexdigest()
+        assert digest in PUBLISHED_SHA256.get(Path(place).name, digest), place

@@ -13,7 +13,7 @@ import pytest
 from tmft import InputError
 from tmft.reports import plots
 from tmft.reports.comparisons import LayerComparison
-from tmft.reports.drawing import COLORS, GRAY, figure, name_ticks
+from tmft.reports.drawing import COLORS, GRAY, figure, line_style, name_ticks
 from tmft.reports.plots import pareto_front, short_names
 from tmft.reports.tables_page import draw_curves
 from tmft.runs.sweeps import Sweep, group_into_sweeps
@@ -141,8 +141,9 @@ def test_a_star_marks_the_layer_that_dev_chose_and_a_lone_layer_has_an_error_bar
     axes = drawing(plots.draw_score_by_layer, BOTH[:1], tmp_path, monkeypatch)
     band, star = axes.collections
     assert star.get_offsets().tolist() == [[3.0, pytest.approx(81)]]
-    lonely = sweeps(*(result(layer, seed, 0.5 + 0.1 * seed) for layer in (1, 4) for seed in range(2)))
-    axes = drawing(plots.draw_score_by_layer, lonely, tmp_path, monkeypatch)
+    runs = [result(layer, seed, 0.5 + 0.1 * seed) for layer in (1, 4) for seed in range(2)]
+    axes = drawing(plots.draw_score_by_layer, sweeps(*runs, result(4, 2, 0.6)), tmp_path, monkeypatch)
+    assert axes.get_lines()[0].get_label() == "electra-base-discriminator (2–3 seeds)"
     bars = [bar for bar in axes.containers if bar.has_yerr]
     assert [bar.lines[2][0].get_segments()[i][0][0] for bar in bars for i in range(2)] == [1, 4]
 
@@ -275,6 +276,12 @@ def test_a_figure_without_matplotlib_is_a_one_line_error(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match="figures need matplotlib, .*: pip install matplotlib"):
         plots.draw_cka_by_layer(PAIRS, tmp_path / "x.svg")
+
+
+def test_lines_differ_without_color():
+    styles = [line_style(number) for number in range(28)]
+    assert len({(style["marker"], style["linestyle"]) for style in styles[:7]}) == 7
+    assert len({(style["color"], style["linestyle"]) for style in styles}) == 28
 
 
 def test_short_names_are_distinct():

@@ -207,11 +207,10 @@ def test_a_prompt_that_cannot_be_used_is_one_line(options, message, text, tmp_pa
 
 
 def test_vectors_belong_to_the_prompt_that_they_were_made_with(text, tmp_path, capsys):
-    model, vectors = with_prompts(tmp_path / "model"), tmp_path / "x.npy"
-    words = [str(tmp_path / "model"), "--device", "cpu"]
+    with_prompts(tmp_path / "model")
+    words, vectors = [str(tmp_path / "model"), "--device", "cpu"], tmp_path / "x.npy"
     encode.main([*words, str(text), "--out", str(vectors)])
     assert json.loads(metadata_path(vectors).read_text())["model"]["prompt"] == ""
-    np.testing.assert_allclose(np.load(vectors)[0], model.encode(LINES[0]), atol=1e-6)
     message = (
         r"another model \(prompt '' instead of 'in the park '\): give the same model and options, or enc"
     )
@@ -221,7 +220,6 @@ def test_vectors_belong_to_the_prompt_that_they_were_made_with(text, tmp_path, c
     search.main([*words, "a cat", "--corpus", str(text)])
     expected = capsys.readouterr().out
     encode.main([*words, str(text), "--out", str(vectors), "--prompt-name", "document"])
-    np.testing.assert_allclose(np.load(vectors)[0], model.encode_document(LINES[0]), atol=1e-6)
     capsys.readouterr()
     search.main([*words, "a cat", "--corpus", str(text), "--vectors", str(vectors)])
     assert capsys.readouterr().out == expected
