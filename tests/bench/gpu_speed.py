@@ -43,10 +43,6 @@ MINILM |= {"num_attention_heads": 12, "intermediate_size": 1536}
 ELECTRA = WIDTH_768 | {"model_type": "electra", "vocab_size": 30522, "embedding_size": 768}
 TINY = {"hidden_size": 32, "embedding_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
 PRECISIONS = {"bf16": True, "fp32": False}
-# What a step of 32 pairs took before, to compare with.
-SEEN = {
-    "ELECTRA-base, l = 9": "One H100 (torch 2.11): tmft bf16 7.0 ms, 34.4 without graphs, transformers 42.6. "
-}
 
 
 @cache
@@ -216,8 +212,8 @@ def step_tables(result: dict) -> list[tuple[str, str]]:
         sizes = result["sizes"][name]
         lines = [["", "ms", "min to max", "MiB", "tmft is x times as fast"]]
         lines += peer_rows(rows, ("MiB",), lambda peer, tmft: peer / tmft)
-        title = f"**A training step of {next(iter(sizes))} pairs, {name}.** {SEEN.get(name, '')}"
-        tables.append((f"{title}tmft has the same precision:", markdown_table(lines)))
+        title = f"**A training step of {next(iter(sizes))} pairs, {name}.** tmft has the same precision:"
+        tables.append((title, markdown_table(lines)))
         lines = [["pairs", "ms", "pairs/s", "MiB"]]
         for size, row in sizes.items():
             numbers = row["median"], 1000 * int(size) / row["median"], row["MiB"]
