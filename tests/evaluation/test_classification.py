@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from tmft.data import Examples
+from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
 from tmft.evaluation.classification import (
     DEFAULT_CONFIG,
@@ -26,10 +27,12 @@ from tmft.evaluation.classification import (
     evaluate_relatedness,
     fit_all,
     make_penalty_candidates,
+    matthews_corrcoef,
     scores_to_distributions,
     split_in_folds,
     stratified_folds,
 )
+from tmft.evaluation.evaluators import EVALUATORS
 from tmft.tasks import Task
 
 named = partial(Task, columns=("text",), label="label")
@@ -257,6 +260,21 @@ def test_embeddings_that_are_not_finite_have_no_accuracy():
     corpus.vectors[corpus.splits["test"].texts[0][0]][0] = np.inf
     result = corpus.score()
     assert result["pairs"] == 60 and np.isnan(result["accuracy"]) and np.isnan(result["dev_accuracy"])
+
+
+def test_cola_is_scored_with_matthews_correlation():
+    """Embeddings that separate the classes score 1, equal embeddings 0."""
+    task = get_task("cola")
+    corpus = Corpus(task, signal=20.0, train=90, dev=10, test=10)
+    assert corpus.score(EVALUATORS[task.task_type])["matthews"] == pytest.approx(1)
+    corpus.vectors = dict.fromkeys(corpus.vectors, np.ones(WIDTH))
+    assert corpus.score(EVALUATORS[task.task_type])["matthews"] == 0.0
+
+
+def test_matthews_correlation_equals_that_of_scikit_learn():
+    metrics = pytest.importorskip("sklearn.metrics")
+    predicted, gold = np.random.default_rng(0).integers(2, size=(2, 50))
+    assert matthews_corrcoef(predicted, gold) == pytest.approx(metrics.matthews_corrcoef(gold, predicted))
 
 
 def test_scores_become_probabilities_of_the_neighboring_integers():
