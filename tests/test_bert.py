@@ -1,10 +1,12 @@
 """The encoder gives the hidden states of transformers, at every layer, in padded batches and in rows."""
 
+import random
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import VOCABULARY, assert_equal_hidden_states, tiny_config
+from random_configs import RANDOM_CONFIGS
 
 from tmft.bert import BertEncoder
 from tmft.checkpoints.load import load_encoder
@@ -12,12 +14,10 @@ from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.encoder import ACTIVATIONS
 from tmft.models.families import config_from_dict
 
-LENGTHS = [3, 17, 9, 30, 5, 1, 12, 8]
 
-
-def token_ids() -> list[list[int]]:
+def token_ids(*lengths: int) -> list[list[int]]:
     generator = torch.Generator().manual_seed(1)
-    return [torch.randint(5, len(VOCABULARY), (length,), generator=generator).tolist() for length in LENGTHS]
+    return [torch.randint(5, len(VOCABULARY), (length,), generator=generator).tolist() for length in lengths]
 
 
 def reference(config: dict, folder):
@@ -43,11 +43,39 @@ def test_without_token_types_nothing_is_added(tmp_path):
     model.embeddings.token_type_embeddings.weight.data.zero_()
     encoder = load_encoder(tmp_path)
     encoder.embeddings.token_type = None
-    assert_equal_hidden_states(encoder, model, token_ids())
+    assert_equal_hidden_states(encoder, model, token_ids(3, 17, 9, 30, 5, 1, 12, 8))
 
 
 def test_an_encoder_of_no_token_types_has_no_table_of_them():
     assert tiny_encoder(type_vocab_size=0).embeddings.token_type is None
+
+
+def test_a_padding_token_in_a_text_has_a_position_of_its_own(tmp_path):
+    """transformers gives it the position of padding and does not count it, unless it is given positions."""
+    model = reference(RANDOM_CONFIGS["roberta"](random.Random(3)) | {"pad_token_id": 1}, tmp_path)
+    ids = torch.tensor([[5, 9, 1, 7]])
+    mask, positions = torch.ones_like(ids), torch.arange(4)[None] + 2
+    with torch.inference_mode():
+        ours = load_encoder(tmp_path)(ids, mask)
+        theirs = model(input_ids=ids, attention_mask=mask, position_ids=positions).last_hidden_state
+        counted = model(input_ids=ids, attention_mask=mask).last_hidden_state
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+    assert (ours - counted).abs().max() > 1e-3
+
+
+def test_a_distilbert_may_have_the_sizes_under_berts_names():
+    content = RANDOM_CONFIGS["distilbert"](random.Random(3))
+    names = {"dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads"}
+    named_as_bert = {names.get(key, key): value for key, value in content.items()}
+    assert config_from_dict(named_as_bert) == config_from_dict(content)
+
+
+@pytest.mark.parametrize("buckets", [32, 40])
+def test_the_biases_of_an_mpnet_at_all_edges_of_its_buckets(buckets, tmp_path):
+    content = RANDOM_CONFIGS["mpnet"](random.Random(3)) | {"relative_attention_num_buckets": buckets}
+    model = reference(content | {"max_position_embeddings": 202}, tmp_path)
+    sentences = token_ids(200, 129, 128, 17, 16, 9, 8, 1)
+    assert_equal_hidden_states(load_encoder(tmp_path), model, sentences)
 
 
 @pytest.mark.slow

@@ -239,11 +239,11 @@ def test_the_last_token_is_found_where_it_is_the_padding_token_too(side, tmp_pat
         torch.testing.assert_close(again.pool(hidden, rows)[number], inside[-1])
 
 
-@pytest.mark.parametrize("model_type", ["electra", "roberta"])
+@pytest.mark.parametrize("model_type", ["electra", "roberta", "mpnet"])
 @pytest.mark.parametrize(("limit", "max_length"), [(6, 6), (40, 40), (41, 40), (42, 40), (512, 40)])
 def test_a_limit_above_that_of_the_model_is_cut_to_it(limit, max_length, model_type, tmp_path):
     """A RoBERTa has rows for the padding token and those before it, and its folders often count them."""
-    num_positions = {"electra": 40, "roberta": 42}[model_type]
+    num_positions = 40 if model_type == "electra" else 42
     settings = {"model_type": model_type, "max_position_embeddings": num_positions, "pad_token_id": 1}
     tiny_model(**settings).save_pretrained(tmp_path)
     write_config(tmp_path, {"max_seq_length": limit}, "sentence_bert_config.json")

@@ -40,7 +40,7 @@ TESTS = {
     "tmft/training_free/postprocessing.py": "training_free/test_postprocessing.py",
     "tmft/models/families.py":
         "models/test_families.py models/test_refused_configs.py models/test_family_features.py "
-        "models/test_bert_like.py export/test_export.py checkpoints/test_save.py checkpoints/test_load.py",
+        "test_bert.py export/test_export.py checkpoints/test_save.py checkpoints/test_load.py",
     "tmft/encoder.py":
         "test_bert.py speed/test_long_rows.py models/test_families.py models/test_refused_configs.py "
         "models/test_every_family.py",

@@ -9,6 +9,7 @@ draws 100 shapes for each family instead of a few.
 import os
 import random
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import Examples
 from tmft.errors import InputError
 from tmft.loss import CosineMSE
-from tmft.models.families import FAMILIES, parameter_counts, random_encoder
+from tmft.models.families import FAMILIES, config_from_dict, parameter_counts, random_encoder
 from tmft.packing import pack
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.sentence_encoder import SentenceEncoder
@@ -273,6 +274,36 @@ def test_random_weights_begin_as_in_transformers(model_type, tmp_path):
         if expected.numel() > 10_000:
             largest = expected.abs().max().item()
             assert ours[name].abs().max().item() == pytest.approx(largest, rel=0.35), name
+
+
+def dropped(module: nn.Module, run: Callable) -> list[tuple[float, tuple]]:
+    """The rates of dropout that are not 0, and the shapes that it is applied to, in order."""
+    found = []
+    for part in module.modules():
+        if isinstance(part, nn.Dropout) and part.p > 0:
+            part.register_forward_hook(
+                lambda part, inputs, output: found.append((part.p, tuple(output.shape)))
+            )
+    run()
+    return found
+
+
+@pytest.mark.parametrize("model_type", NAMES)
+def test_dropout_of_hidden_states_is_where_transformers_has_it(model_type):
+    """Of probabilities and of a DeBERTa's relative positions it is implemented in another way there."""
+    import transformers
+
+    content = RANDOM_CONFIGS[model_type](random.Random(f"dropout {model_type}"))
+    config = transformers.AutoConfig.for_model(**content)
+    for key in DROPOUTS:
+        if getattr(config, key, 0.0):
+            setattr(config, key, 0.25)
+    model = getattr(transformers, FAMILIES[model_type].transformers_class)(config).train()
+    encoder = random_encoder(config_from_dict(config.to_dict())).train()
+    ids = torch.randint(2, 40, (2, 6))
+    theirs = dropped(model, lambda: model(ids, attention_mask=torch.ones_like(ids)))
+    ours = dropped(encoder, lambda: encoder(ids, torch.ones_like(ids)))
+    assert [call for call in ours if len(call[1]) == 3] == [call for call in theirs if len(call[1]) == 3]
 
 
 TRAIN = Examples([["a man plays", "music", "the cat eats", "two dogs", "it is not"],
