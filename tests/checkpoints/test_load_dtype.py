@@ -196,6 +196,21 @@ def test_a_model_of_16_bits_is_not_trained(dense_folder):
 # ------------------------------------------------------------------------------------------ what is refused
 
 
+@pytest.mark.parametrize(("model_type", "name"), [("t5", "T5"), ("gemma3_text", "Gemma"), ("qwen3", "")])
+def test_fp16_is_refused_where_values_exceed_its_range(model_type, name):
+    config, rows = config_from_dict(RANDOM_CONFIGS[model_type](random.Random(1))), pack(IDS)
+    encoder = random_encoder(config)
+    if not name:
+        assert encoder.half()(*rows.inputs).dtype == torch.float16
+        return
+    expected = f"precision fp16: values in a {name} exceed 65504, the largest number of fp16: choose bf16"
+    with pytest.raises(InputError, match=expected) as error, torch.autocast("cpu", torch.float16):
+        encoder(*rows.inputs)
+    assert error.value.parameters == ("precision",)
+    with pytest.raises(InputError, match=expected):
+        encoder.half().hidden_states(*rows.inputs)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "fp16", torch.float64, torch.int8, None, 16])
 def test_an_unknown_dtype_is_one_clear_line(dtype, tiny_folder):
     with pytest.raises(InputError, match="dtype .*: choose one of auto, float32, float16, bfloat16"):

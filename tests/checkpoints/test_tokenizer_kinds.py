@@ -396,37 +396,23 @@ def test_damaged_files_are_one_clear_line(message, make, tmp_path, capfd):
 # ------------------------------------------------------- at which the tokenizers library fails or panics
 
 
-def content() -> dict:
-    return json.loads(tokenizer_to_files(load_tokenizer(vocabulary_folder()), 64)["tokenizer.json"])
-
-
-def put(content, place: str, value) -> None:
-    """put(content, "model.vocab", {}): as content["model"]["vocab"] = {}"""
-    *above, last = place.split(".")
-    for key in above:
-        content = content[key]
-    content[last] = value
-
-
-def unigram(*pieces: str) -> dict:
-    return {"type": "Unigram", "unk_id": 0, "vocab": [["[UNK]", 0.0], *([piece, -1.0] for piece in pieces)]}
-
-
-def text(id: str) -> list[dict]:
-    return [{"Sequence": {"id": id, "type_id": 0}}]
-
-
 MAP = {"type": "Precompiled", "precompiled_charsmap": "BAAAAP////8A"}
 SPLIT = {"type": "Split", "behavior": "Isolated", "invert": False, "pattern": {"Regex": "(a|a|aa|a.)+$x"}}
+SECOND_TEXT = [{"Sequence": {"id": "B", "type_id": 0}}]
+UNIGRAM = {"type": "Unigram", "unk_id": None, "vocab": [["[UNK]", 0.0], ["a", -1.0]]}
 BYTE_PAIRS = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}
 
 
 def write_wrong(place: str, value: object):
-    """Return a folder whose tokenizer.json has a wrong value."""
+    """Return a folder whose tokenizer.json has a wrong value. place: such as "model.vocab"."""
     folder = vocabulary_folder(tokenizer_class="PreTrainedTokenizerFast")
-    changed = content()
-    put(changed, place, value)
-    (folder / "tokenizer.json").write_text(json.dumps(changed))
+    content = json.loads(tokenizer_to_files(load_tokenizer(vocabulary_folder()), 64)["tokenizer.json"])
+    *above, last = place.split(".")
+    part = content
+    for key in above:
+        part = part[key]
+    part[last] = value
+    (folder / "tokenizer.json").write_text(json.dumps(content))
     return folder
 
 
@@ -442,7 +428,7 @@ PANICS = {
     "a template with an unknown id": template(500),
     "a template with a large id": template(2**31),
     "a template with the largest id": template(2, 2**32 - 1),
-    "a second text": ("post_processor.single", text("B")),
+    "a second text": ("post_processor.single", SECOND_TEXT),
     "a map that leads out": ("normalizer", MAP),
     "a map in a list": ("normalizer", {"type": "Sequence", "normalizers": [MAP]}),
     "a map that is none": ("normalizer", {"type": "Precompiled"}),
@@ -450,7 +436,7 @@ PANICS = {
     "parts of no length": ("pre_tokenizer", {"type": "FixedLength", "length": 0}),
     "a prefix that is not there": ("model", BYTE_PAIRS | {"continuing_subword_prefix": "##"}),
     "an expression that takes too long": ("pre_tokenizer", SPLIT),
-    "no token for what is unknown": ("model", unigram("a") | {"unk_id": None}),
+    "no token for what is unknown": ("model", UNIGRAM),
 }
 
 

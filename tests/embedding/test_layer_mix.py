@@ -131,19 +131,17 @@ def test_a_mix_is_written_as_numbers_and_word(text, layers):
     assert parse_layer_mix(None) is None  # no mix is the last layer
 
 
-@pytest.mark.parametrize(
-    "text", ["", "+", "1+", "first+last", "1-12", "1,12", "-1", -1, "1+x", "words", "1.5"]
-)
+OTHERS = dict.fromkeys(
+    ["", "+", "1+", "first+last", "1-12", "1,12", "-1", -1, "1+x", "words", "1.5"],
+    "write a number, word, or several as in 1.12 or word.12",
+) | dict.fromkeys(["1+1", "word+3+word"], "names a layer twice")
+
+
+@pytest.mark.parametrize("text", OTHERS)
 def test_anything_else_is_an_error(text):
-    with pytest.raises(InputError, match="write a number, word, or several as in 1.12 or word.12") as error:
+    with pytest.raises(InputError, match=OTHERS[text]) as error:
         parse_layer_mix(text)
     assert "\n" not in str(error.value) and "--layer" in error.value.as_cli_message()
-
-
-@pytest.mark.parametrize("text", ["1+1", "word+3+word"])
-def test_a_layer_named_twice_is_an_error(text):
-    with pytest.raises(InputError, match="names a layer twice"):
-        parse_layer_mix(text)
 
 
 @pytest.mark.parametrize("how", ["distill", "fine_tune"])

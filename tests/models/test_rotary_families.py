@@ -15,20 +15,16 @@ from conftest import (
     store_weights,
     stored_weights,
     tiny_config,
-    vocabulary_folder,
 )
 from random_configs import RANDOM_CONFIGS
 
 from tmft.checkpoints.load import load_encoder, load_encoder_with_report
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.save import save_encoder
-from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
 from tmft.models.families import config_from_dict, random_encoder
 from tmft.models.rotary_transformer import FULL, SLIDING
-from tmft.packing import pack
 from tmft.pretraining.token_heads import MaskedLM, read_mlm_head
-from tmft.sentence_encoder import SentenceEncoder
 
 SIZES = {
     "vocab_size": len(VOCABULARY),
@@ -113,22 +109,6 @@ FIRST_GTE = {
 
 def content(model_type: str, **changes) -> dict:
     return SIZES | {"model_type": model_type} | changes
-
-
-def tiny_decoder(model_type: str, **changes) -> SentenceEncoder:
-    torch.manual_seed(0)
-    encoder = random_encoder(config_from_dict(content(model_type, initializer_range=0.3, **changes)))
-    return SentenceEncoder(encoder, load_tokenizer(vocabulary_folder())).eval()
-
-
-# ------------------------------------------------------------------------------- weights and precision
-
-
-def test_fp16_is_refused_for_gemma_with_the_reason():
-    model = tiny_decoder("gemma3_text")
-    with pytest.raises(InputError, match="precision fp16: values in a Gemma exceed 65504"):
-        model.encoder.half()(*pack([IDS, IDS[:3], IDS[:8]]).inputs)
-    tiny_decoder("qwen3").encoder.half()(*pack([IDS, IDS[:3], IDS[:8]]).inputs)
 
 
 # ------------------------------------------------------------------------------- config.json

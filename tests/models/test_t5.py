@@ -11,7 +11,6 @@ from conftest import (
 
 from tmft.checkpoints.load import load_encoder_with_report
 from tmft.checkpoints.tokenizers import load_tokenizer
-from tmft.errors import InputError
 from tmft.models.families import config_from_dict, random_encoder
 from tmft.optimizers import MixedPrecision
 from tmft.packing import pack
@@ -71,35 +70,6 @@ def folder(tmp_path):
 # ------------------------------------------------------------------------------- training
 
 
-def dropped(module: torch.nn.Module, run) -> list[tuple]:
-    """The shapes that dropout is applied to, in order."""
-    shapes = []
-    for part in module.modules():
-        if isinstance(part, torch.nn.Dropout):
-            part.register_forward_hook(lambda part, inputs, output: shapes.append(tuple(output.shape)))
-    run()
-    return shapes
-
-
-@pytest.mark.parametrize("name", ["version 1.0", "version 1.1"])
-def test_dropout_is_where_transformers_has_it(name):
-    """Embeddings, inside and after each feed-forward, after each attention and the final norm; and, in
-    transformers not a module but a call, on the probabilities."""
-    model = build("EncoderModel", **VARIANTS[name]).train()
-    encoder = random_encoder(config_from_dict(V10 | VARIANTS[name])).train()
-    ids = torch.randint(1, 40, (2, 6))
-    theirs = dropped(model, lambda: model(ids))
-    ours = dropped(encoder, lambda: encoder(ids, torch.ones_like(ids)))
-    probabilities = (2, 3, 6, 6)
-    assert ours.count(probabilities) == 3
-    assert [shape for shape in ours if shape != probabilities] == theirs
-
-
-def test_every_dropout_has_the_one_rate_of_the_file():
-    encoder = random_encoder(config_from_dict(V10 | {"dropout_rate": 0.25}))
-    assert {part.p for part in encoder.modules() if isinstance(part, torch.nn.Dropout)} == {0.25}
-
-
 def test_a_training_step_in_bf16_stays_finite():
     """With sums beyond 65504, where fp16 ends."""
     encoder = random_encoder(config_from_dict(V10)).train()
@@ -111,20 +81,6 @@ def test_a_training_step_in_bf16_stays_finite():
     hidden.float().square().mean().backward()
     assert largest.abs().max() > 65504
     assert all(weight.grad.isfinite().all() for weight in encoder.parameters())
-
-
-def test_fp16_is_refused_with_the_reason():
-    encoder = random_encoder(config_from_dict(V10))
-    rows = pack(random_sentences([5, 9]))
-    expected = "precision fp16: values in a T5 exceed 65504, the largest number of fp16: choose bf16"
-    with (
-        MixedPrecision(torch.device("cpu"), "fp16").autocast(),
-        pytest.raises(InputError, match=expected) as error,
-    ):
-        encoder(*rows.inputs)
-    assert error.value.parameters == ("precision",)
-    with pytest.raises(InputError, match=expected):
-        encoder.half().hidden_states(*rows.inputs)
 
 
 def sentence_model(**changes) -> SentenceEncoder:
