@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, SENTENCES, tiny_model, training_task
+from conftest import ROOT, SENTENCES, WITHOUT_DROPOUT, tiny_model, training_task
 from torch import Tensor, nn
 
 from tmft.data import Examples
@@ -116,7 +116,6 @@ def test_every_import_of_speed_has_a_replacement_here():
 
 
 TRAIN = Examples((SENTENCES, [*SENTENCES[2:], *SENTENCES[:2]]), [4.5, 2.0, 3.0, 0.5, 1.5])
-WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 SHAPES = {
     "bert": {"embedding_size": 24},
     "electra": {},
