@@ -39,6 +39,13 @@ def test_short_repr_is_short_and_has_no_control_characters():
         ("no data here: `data` names a folder", ["data"], "no data here: --data names a folder"),
         ("write text and seed to data", ["data", "text", "seed"], "write text and seed to data"),
         ("no `x` and `data`: use data_root", ["data_root"], "no `x` and `data`: use --data-root"),
+        # paths and names of files
+        *((text, [name], text) for text, name in [
+            ("no such file (/home/me/data/stsb/train.tsv): look", "data"),
+            ("runs/my-name-layer1 holds a finished run", "name"),
+            ("data.tsv is empty", "data"),
+            ("my_data is empty", "data"),
+        ]),
     ],
 )  # fmt: skip
 def test_a_command_shows_parameters_as_its_options(message, parameters, as_cli_message):
@@ -47,19 +54,6 @@ def test_a_command_shows_parameters_as_its_options(message, parameters, as_cli_m
     for name in parameters:
         shown = shown.replace(f"`{name}`", name)
     assert str(error) == shown and error.as_cli_message() == as_cli_message
-
-
-@pytest.mark.parametrize(
-    ("message", "parameter"),
-    [
-        ("no such file (/home/me/data/stsb/train.tsv): look", "data"),
-        ("runs/my-name-layer1 holds a finished run", "name"),
-        ("data.tsv is empty", "data"),
-        ("my_data is empty", "data"),
-    ],
-)
-def test_a_path_is_shown_as_it_is(message, parameter):
-    assert InputError(message, parameter).as_cli_message() == message
 
 
 # --------------------------------------------------------------------------------------------- numbers
