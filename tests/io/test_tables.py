@@ -29,7 +29,7 @@ def write(tmp_path, name: str, content: str | bytes):
 
 
 # Any characters, often those that mean something in a table; Python's writer does not quote a single \r.
-TEXT = st.text(
+TEXT = st.sampled_from(["  a", ' "a" b', ' ", ', ' "a\n"', 'says "no",\r\nthen; leaves ']) | st.text(
     st.sampled_from("\",;\t|\n '") | st.characters(exclude_characters="\0\r", exclude_categories=["Cs"])
 )
 KINDS = ["csv", "b.CSV.gz", "jsonl", "ndjson.xz", *(["parquet"] if find_spec("pyarrow") else [])]
