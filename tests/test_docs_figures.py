@@ -128,11 +128,13 @@ def test_the_page_has_the_answers_on_the_loss_and_its_layer_that_were_measured()
     law = load_script("docs/law.py")
     measured, known = json.loads(law.JSON.read_text("utf-8")), np.load(law.JSON.with_suffix(".npz"))
     page = (ROOT / "docs/results.md").read_text("utf-8")
-    for what, (value, low, high) in measured["stsb"]["answers"].items():
-        if "it - layer" not in what:
-            assert f"{value:+.1f} ({low:+.1f} to {high:+.1f})" in page, what
-    for objective, k, scores in law.models_of(measured["stsb"]):
-        models = [name for seed in law.SEEDS if (name := f"stsb/{objective}{k}-{seed}") in known]
-        assert scores["dev"] == np.concatenate([known[f"{name}/dev"] for name in models]).tolist()
-        expected = 100 * spearmanr(known["stsb/labels"], known[models[0]][0, -1]).statistic
-        assert scores["test"][0][-1] == pytest.approx(expected)
+    assert list(measured) == list(law.TASKS)
+    for task, of_task in measured.items():
+        for what, (value, low, high) in of_task["answers"].items():
+            if "it - layer" not in what:
+                assert f"{value:+.1f} ({low:+.1f} to {high:+.1f})" in page, (task, what)
+        for objective, k, scores in law.models_of(of_task):
+            models = [name for seed in law.SEEDS if (name := f"{task}/{objective}{k}-{seed}") in known]
+            assert scores["dev"] == np.concatenate([known[f"{name}/dev"] for name in models]).tolist()
+            expected = 100 * spearmanr(known[f"{task}/labels"], known[models[0]][0, -1]).statistic
+            assert scores["test"][0][-1] == pytest.approx(expected)

@@ -175,8 +175,8 @@ def pooling_functions(name: str, encoder: nn.Module) -> list[PoolingFunction]:
     Raises InputError if a part of the name is not in POOLINGS, or if the encoder was loaded without the
     component that the pooling needs.
     """
-    parse_pooling(name)
-    functions = [POOLINGS[part].pool or getattr(encoder, f"{part}_pooling", None) for part in name.split("+")]
+    entries = zip(name.split("+"), parse_pooling(name), strict=True)
+    functions = [entry.pool or getattr(encoder, f"{part}_pooling", None) for part, entry in entries]
     found = [function for function in functions if function is not None]
     if len(found) < len(functions):
         raise InputError(
