@@ -131,7 +131,7 @@ def test_the_page_has_the_answers_on_the_loss_and_its_layer_that_were_measured()
     assert list(measured) == list(law.TASKS)
     for task, of_task in measured.items():
         for what, (value, low, high) in of_task["answers"].items():
-            if "it - layer" not in what:
+            if "it - layer" not in what and (task == "stsb" or " layer " not in what):
                 assert f"{value:+.1f} ({low:+.1f} to {high:+.1f})" in page, (task, what)
         for objective, k, scores in law.models_of(of_task):
             models = [name for seed in law.SEEDS if (name := f"{task}/{objective}{k}-{seed}") in known]
