@@ -127,9 +127,8 @@ def test_the_next_command_names_the_range_of_the_scores(scores, options, tmp_pat
     ],
 )
 def test_the_next_command_reads_the_files(columns, cells, task, tmp_path):
-    write_csv(
-        tmp_path / "train.csv", [cells, [f"x{cell}" for cell in cells[:-1]] + [cells[-1]]], columns.split(",")
-    )
+    others = [*(f"x{text}" for text in cells[:-1]), "0" if cells[-1] == "1" else cells[-1]]
+    write_csv(tmp_path / "train.csv", [cells, others], columns.split(","))
     report = convert_tables([str(tmp_path / "train.csv")], parse_columns(columns), tmp_path / "out")
     assert report[-1] == f"{NEXT} --task {task} --data {tmp_path / 'out'}"
     assert len(read_examples(get_task(task, data=str(tmp_path / "out")), "train")) == 2
