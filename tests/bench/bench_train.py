@@ -171,8 +171,9 @@ def sentence_transformers_loss(work: Work, ckpt, layer: int, bf16=False):
 
 
 def sentence_transformers_trainer(work: Work, ckpt, layer: int, bf16=False):
-    """SentenceTransformerTrainer with its default arguments (fused AdamW), first l layers, on the pairs of a
-    round. The second of two epochs is timed.
+    """Time the second of two epochs of SentenceTransformerTrainer on the pairs of a round.
+
+    It has its default arguments (fused AdamW), and the model its first layers.
     """
     from accelerate.state import AcceleratorState
     from datasets import Dataset

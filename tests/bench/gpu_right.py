@@ -306,7 +306,7 @@ def without_dropout(model: torch.nn.Module) -> torch.nn.Module:
 
 @dataclass(frozen=True)
 class Training:
-    """A short fine-tuning of a copy of the model. objectives: one for each task."""
+    """It fine-tunes a copy of the model for a few steps. objectives: one for each task."""
 
     model: SentenceEncoder
     pairs: Examples

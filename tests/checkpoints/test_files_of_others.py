@@ -332,7 +332,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("words", "change"), REFUSED)
+@pytest.mark.parametrize(("words", "change"), [*REFUSED, *REPLACEABLE])
 def test_a_folder_with_one_wrong_thing_is_one_line(words, change, folder):
     change(folder)
     with pytest.raises(InputError, match=words) as error:
@@ -340,12 +340,9 @@ def test_a_folder_with_one_wrong_thing_is_one_line(words, change, folder):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("words", "change"), REPLACEABLE)
-def test_what_follows_the_encoder_may_be_replaced_by_a_named_pooling(words, change, folder):
+@pytest.mark.parametrize("change", [change for _, change in REPLACEABLE])
+def test_what_follows_the_encoder_may_be_replaced_by_a_named_pooling(change, folder):
     change(folder)
-    with pytest.raises(InputError, match=words) as error:
-        SentenceEncoder.from_pretrained(folder)
-    assert "\n" not in str(error.value)
     model = SentenceEncoder.from_pretrained(folder, pooling="mean")
     np.testing.assert_array_equal(model.encode(SENTENCES), tiny_model().encode(SENTENCES))
 

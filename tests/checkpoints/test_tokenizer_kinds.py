@@ -306,7 +306,7 @@ def test_both_spellings_of_the_length_limit_are_read_and_a_huge_one_is_none(key)
 
 
 def test_the_vocabulary_is_in_the_order_of_the_ids_and_an_id_without_a_token_is_named_by_itself():
-    """The line of a word that comes again later: the later number counts."""
+    """A word that stands in two lines has the number of the later one."""
     folder = vocabulary_folder()
     (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nman\na\n", encoding="utf-8")
     assert load_tokenizer(folder).vocabulary == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[4]", "man", "a"]
@@ -417,7 +417,7 @@ def write_wrong(place: str, value: object):
 
 
 def template(*ids: int) -> tuple[str, dict]:
-    """Of ids in the place of that of [CLS]; the rows of the embedding table may end before them."""
+    """Return the place of the ids of [CLS] in a template, and others, which the embeddings may lack."""
     return "post_processor.special_tokens.[CLS]", {"id": "[CLS]", "ids": ids, "tokens": ["a"] * len(ids)}
 
 

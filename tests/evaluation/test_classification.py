@@ -149,7 +149,7 @@ def make_data(config: SentEvalConfig, size: int = 300, classes: int = 3, width: 
 
 
 def fit_alone(data: FitData, fit: FitSpec) -> tuple[nn.Linear, float, int]:
-    """One fit with PyTorch's optimizers -> model, dev accuracy, number of evaluations.
+    """Fit with PyTorch's optimizers; return the model, its accuracy on dev and the number of evaluations.
 
     Evaluations without improvement are counted over the whole fit, despite improvements in between.
     """

@@ -290,7 +290,7 @@ def dropped(module: nn.Module, run: Callable) -> list[tuple[float, tuple]]:
 
 @pytest.mark.parametrize("model_type", NAMES)
 def test_dropout_of_hidden_states_is_where_transformers_has_it(model_type):
-    """Of probabilities and of a DeBERTa's relative positions it is implemented in another way there."""
+    """The dropout of attention probabilities and relative positions is not compared: it differs there."""
     import transformers
 
     content = RANDOM_CONFIGS[model_type](random.Random(f"dropout {model_type}"))
