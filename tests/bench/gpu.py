@@ -1,6 +1,6 @@
 """Test the results of a GPU against the CPU, and its speed against other libraries, with one command.
 
-    python tests/bench/gpu.py                       all parts but `processes` on one GPU, in at most 8 minutes
+    python tests/bench/gpu.py                       all parts on one GPU, in at most 8 minutes
     python tests/bench/gpu.py --parts step encode   some of the parts
     python tests/bench/gpu.py --device cpu --small  tiny models on a CPU, to test this program
 
@@ -59,9 +59,7 @@ PARTS = {
     "step": Part("gpu_speed", 90, "a training step, compared with other libraries; larger batches"),
     "recipe": Part("gpu_speed", 60, "the recipe of the paper: its seconds and its memory"),
     "encode": Part("gpu_speed", 60, "encoding, compared with other libraries"),
-    "processes": Part("gpu_right", 90, "one process of torchrun with nccl, and two that share the GPU"),
 }
-DEFAULT_PARTS = [name for name in PARTS if name != "processes"]
 
 
 @dataclass(frozen=True)
@@ -166,7 +164,7 @@ def make_tables(bench: Bench, entries: dict[str, dict]) -> str:
 def parse_args(argv: list[str] | None):
     p = CommandLineParser(__doc__)
     p.add_argument(
-        "--parts", nargs="+", default=DEFAULT_PARTS, metavar="PART", help=f"some of {', '.join(PARTS)}"
+        "--parts", nargs="+", default=list(PARTS), metavar="PART", help=f"some of {', '.join(PARTS)}"
     )
     p.add_argument(
         "--out", type=Path, default=Path("gpu-bench"), metavar="FOLDER", help="folder of the results"

@@ -1,14 +1,10 @@
-"""The parts of gpu.py that test the results of a GPU: right, graph and processes.
+"""The parts of gpu.py that test the results of a GPU: right and graph.
 
 A check is an error and the largest value that it may have. The expected results are those of a CPU in
 float64, up to the rounding of the precision that is tested, so that no CPU has to be trusted in float32. A
 check that raises an exception is wrong, and the others still run.
 """
 
-import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -20,7 +16,6 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from gpu_process import RESULT_FILE, corpus_from_lists, learn_together
 from gpu_speed import minilm, read_pairs
 from torch import Tensor
 
@@ -35,7 +30,7 @@ from tmft.loop import fit
 from tmft.loss import CosineMSE
 from tmft.models.families import config_from_dict, random_encoder
 from tmft.optimizers import OPTIMIZERS, MixedPrecision, parameter_groups
-from tmft.packing import pack
+from tmft.packing import TokenizedCorpus, pack
 from tmft.pooling import POOLINGS, required_components
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.pretraining_loop import PretrainingRecipe, pretrain
@@ -54,7 +49,6 @@ CPU = torch.device("cpu")
 # Largest errors: of a hidden state relative to its largest value; of all gradients relative to their norm.
 TOLERANCES = {"fp32": (1e-4, 1e-3), "bf16": (5e-2, 5e-2), "fp16": (1e-2, 2e-2)}
 LOSS_TOLERANCE = 1e-3  # of a few steps, relative to the loss
-TORCHRUN_TIMEOUT = 120  # seconds
 HUGE = 1e36  # factor of the loss; finite, but infinite when multiplied by the loss scale of fp16
 
 T5 = {"model_type": "t5", "vocab_size": 8192, "d_model": 64, "num_layers": 4, "num_heads": 4, "d_kv": 16}
@@ -139,10 +133,6 @@ right_tables = partial(
     "gradients: norm of the difference relative to their norm; losses: relative difference.",
 )
 graph_tables = partial(check_tables, "**Steps as CUDA graphs, and repeated runs.**")
-processes_tables = partial(
-    check_tables,
-    "**Processes.** Losses compared with those of a single process that was not started by torchrun.",
-)
 
 
 def right(bench) -> dict:
@@ -448,7 +438,7 @@ def pretrain_briefly(
     else:
         model = ReplacedTokenDetection(base.encoder.config, 0.5, base.encoder)
     model = (model if dropout else without_dropout(model)).to(device, dtype)
-    corpus = corpus_from_lists(base.tokenize(pairs.sentences))
+    corpus = TokenizedCorpus.from_sentences(base.tokenize(pairs.sentences))
     masking = Masking.from_tokenizer(base.tokenizer)
     recipe = PretrainingRecipe(
         batch_size=4, gradient_accumulation_steps=2, steps=6, lr=1e-4, save_steps=6, precision="fp32"
@@ -472,50 +462,3 @@ def count_differing_pretraining(task: str, pairs: Examples, device: torch.device
 
     run = partial(pretrain_briefly, task, pairs, device, True)
     return count_unequal(run()[1], stopped_and_resumed(run, 3, device)[1])
-
-
-# ------------------------------------------------------------------------------------------ several processes
-
-
-def processes(bench) -> dict:
-    """Compare the losses of learn_together with those in processes of torchrun: in one process that runs the
-    code for several, with nccl or, on CPUs, gloo; and in two processes that share the GPU."""
-    checks, single = Checks(), learn_together(single_process(bench.device))
-    modes = {"one process with the code for several": ("single", 1)}
-    if not bench.small:
-        modes["two processes that share the GPU, with gloo"] = ("shared", 2)
-    for name, (mode, count) in modes.items():
-        result: dict = {}
-
-        def run(mode=mode, count=count, result=result) -> float:
-            result |= torchrun(count, mode, bench.device.type)
-            return result["wrong"]
-
-        checks.add(f"{name}: wrong collectives", 0, run)
-        for loss, values in single.items():
-            expected = np.array(values)
-            checks.add(
-                f"{name}: losses of {loss}",
-                LOSS_TOLERANCE,
-                lambda r=result, e=expected, n=loss: np.abs(np.array(r[n]) / e - 1).max(),
-            )
-    return checks.result()
-
-
-def torchrun(count: int, *words: str) -> dict:
-    """Run gpu_process.py in so many processes; return the result that the main process wrote."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
-    program = str(Path(__file__).with_name("gpu_process.py"))
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {"OMP_NUM_THREADS": "1", RESULT_FILE: f"{folder}/result.json"}
-        with subprocess.Popen([*launcher, program, *words], env=environment, **pipes) as process:
-            try:
-                output, _ = process.communicate(timeout=TORCHRUN_TIMEOUT)
-            except subprocess.TimeoutExpired:
-                process.terminate()  # torchrun then ends the processes that it started
-                raise
-        if process.returncode:
-            errors = [text for text in output.splitlines() if "Error" in text]
-            raise RuntimeError((errors or [f"torchrun ended with code {process.returncode}"])[0])
-        return json.loads(Path(folder, "result.json").read_text(encoding="utf-8"))
