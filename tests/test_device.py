@@ -69,33 +69,3 @@ def test_the_progress_bar_is_drawn_only_on_a_terminal_by_the_main_process_and_un
     assert drawn(Terminal()) and not drawn(io.StringIO()) and not drawn(Terminal(), shown=False)
     monkeypatch.setenv("RANK", "1")
     assert not drawn(Terminal())
-
-
-def test_without_a_terminal_long_work_prints_a_line_now_and_then_and_short_work_none(monkeypatch):
-    monkeypatch.delenv("RANK", raising=False)
-    clock, file = [0.0], io.StringIO()
-    monkeypatch.setattr("tqdm.std.time", lambda: clock[0])
-    with progress_bar(13, "tasks", desc="evaluate", file=file) as tasks:
-        for _ in range(3):
-            with progress_bar(1000, "sentences", desc="encode", file=file, initial=200) as bar:
-                for _ in range(2):
-                    clock[0] += 35
-                    bar.update(100)
-            tasks.update()
-        with progress_bar(None, "lines", file=file) as bar:
-            clock[0] += 100
-            bar.update(1234)
-    for _ in range(2):
-        with progress_bar(3, "sentences", file=file) as bar:
-            clock[0] += 1
-            bar.update(3)
-        clock[0] += 1000
-    assert file.getvalue().splitlines() == [
-        "encode: 400 of 1000 sentences, 03:30 left",
-        "evaluate: 1 of 13 tasks, 14:00 left",
-        "encode: 400 of 1000 sentences, 03:30 left",
-        "evaluate: 2 of 13 tasks, 12:50 left",
-        "encode: 400 of 1000 sentences, 03:30 left",
-        "evaluate: 3 of 13 tasks, 11:40 left",
-        "1234 lines",
-    ]

@@ -1,6 +1,5 @@
 """Device and precision of a computation, random number generators, and the progress bar."""
 
-import math
 import os
 import sys
 from collections.abc import Callable
@@ -97,55 +96,18 @@ def set_rng_state(device: torch.device, states: list[Tensor]) -> None:
 
 
 def progress_bar(total: int | None, unit: str, shown: bool = True, **tqdm_options: Any) -> tqdm:
-    """Return a progress bar of tqdm if stderr is a terminal, else one that prints a line now and then.
+    """Return a progress bar of tqdm, which is drawn if stderr is a terminal.
 
     Only the main process of several shows any. total: number of steps, None if it is not known. unit: name of
     what is counted, such as "lines". shown: whether progress may be shown at all. tqdm_options: further
     arguments of tqdm.
     """
-    file = tqdm_options.get("file") or sys.stderr
-    if not shown or int(os.environ.get("RANK", 0)) != 0 or file is None:
+    if not shown or int(os.environ.get("RANK", 0)) != 0 or sys.stderr is None:
         return hidden_progress_bar()
-    if file.isatty():
-        return tqdm(total=total, unit=f" {unit}", leave=False, **tqdm_options)
-    return ProgressLines(total, unit, **tqdm_options)
+    return tqdm(total=total, unit=f" {unit}", leave=False, disable=None, **tqdm_options)
 
 
 @cache
 def hidden_progress_bar() -> tqdm:
     """Return the progress bar that shows nothing; to make one takes as long as to embed a few words."""
     return tqdm(disable=True)
-
-
-class ProgressLines(tqdm):
-    """A progress bar where none can be drawn, in log files and notebooks: it prints lines.
-
-    The first line comes after LINE_INTERVAL seconds, so that short work prints nothing, and the next ones
-    after as many again: "encode: 512 of 3000 sentences, 01:20 left".
-    """
-
-    LINE_INTERVAL = 60.0
-    monitor_interval = 0  # no thread that redraws the bar
-
-    def __init__(self, total: int | None, unit: str, desc: str = "", **tqdm_options: Any):
-        count = "{n_fmt}" if total is None else "{n_fmt} of {total_fmt}"
-        left = "" if total is None else ", {remaining} left"
-        super().__init__(
-            total=total,
-            desc=f"{desc}: " if desc else "",
-            bar_format=f"{{desc}}{count} {unit}{left}",
-            mininterval=self.LINE_INTERVAL,
-            delay=self.LINE_INTERVAL,
-            miniters=1,
-            **tqdm_options,
-        )
-
-    def display(self, msg: str | None = None, pos: int | None = None) -> None:
-        """Print a line, where tqdm would draw over the last one. msg: "" at the end; pos: not used."""
-        if msg is None:
-            print(self, file=self.fp, flush=True)
-
-    def close(self) -> None:
-        """End the work, without a last line and without the line end that tqdm would write."""
-        self.delay = math.inf
-        super().close()
