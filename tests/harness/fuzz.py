@@ -2,14 +2,14 @@
 
     python tests/harness/fuzz.py --inputs 100000
     python tests/harness/fuzz.py --inputs 5000 --reader modules --seed 1
-    python tests/harness/fuzz.py --again FOLDER/modules.json-17
+    python tests/harness/fuzz.py --again modules.json-17
 
 A reader of readers.py reads a folder of valid files. An input is that folder with one file changed: bytes are
 flipped, removed, repeated or inserted; or a value of JSON or of a safetensors header is replaced by an
 unexpected one; compressed files are changed inside or outside of the compression. Readers run in a process of
 their own, with limits of time and memory, so that a crash or a hang is detected. An input that is neither
-loaded nor refused is a defect: its folder is kept and printed. Panics of a library are counted even if the
-input was refused in the end. Input n of a seed is always the same.
+loaded nor refused is a defect, and its name is printed. Panics of a library are counted even if the input was
+refused in the end. Input n of a seed is always the same, so --again shows the traceback of a name.
 """
 
 import argparse
@@ -224,13 +224,8 @@ def make_folder(reader: Reader, folder: Path) -> None:
     reader.make(folder)
 
 
-def fuzz(
-    reader: Reader, name: str, count: int, seed: int, kept: Path | None = None
-) -> tuple[Counter, list[str]]:
-    """Read so many inputs: return the count of each outcome, and a line for each defect.
-
-    kept: folder for the files of the defects.
-    """
+def fuzz(reader: Reader, name: str, count: int, seed: int) -> tuple[Counter, list[str]]:
+    """Read so many inputs: return the count of each outcome, and a line for each defect."""
     outcomes, defects, number = Counter(), [], 0
     with tempfile.TemporaryDirectory(prefix="fuzz-", ignore_cleanup_errors=True) as scratch:
         folder = Path(scratch) / "files"
@@ -253,11 +248,6 @@ def fuzz(
                 outcomes[outcome if outcome in FINE else DEFECT] += 1
                 if outcome not in FINE:
                     defects.append(f"{name}-{number}: {outcome} {description}")
-                    if kept:
-                        make_folder(reader, kept / f"{name}-{number}")
-                        random = Random(f"{seed} {name} {number}")
-                        changed, content = change(contents(kept / f"{name}-{number}"), reader, random)
-                        (kept / f"{name}-{number}" / changed).write_bytes(content)
                 number += 1
             worker.kill()
             worker.join()
@@ -265,44 +255,36 @@ def fuzz(
     return outcomes, defects
 
 
-def group_defects(defects: list[str]) -> list[str]:
-    """Group defects by exception and line in tmft/: return the count and the first one of each group."""
-    first, count = {}, Counter()
-    for line in defects:
-        _, _, description = line.partition(": ")
-        kind = description.partition(" ")[0] + description.rpartition("(")[2]
-        first.setdefault(kind, line)
-        count[kind] += 1
-    return [f"{count[kind]} x {line}" for kind, line in first.items()]
+def read_again(name: str, seed: int) -> None:
+    """Read one input in this process, so that an error has its traceback. name: such as modules.json-17."""
+    prepare_process()
+    reader_name, _, number = name.rpartition("-")
+    reader = READERS[reader_name]
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
+        folder = Path(scratch) / "files"
+        make_folder(reader, folder)
+        changed, content = change(contents(folder), reader, Random(f"{seed} {reader_name} {number}"))
+        (folder / changed).write_bytes(content)
+        reader.read(folder)
 
 
 def main(argv: list[str] | None = None) -> int:
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument(
-        "--inputs", type=int, default=2000, help="number of inputs of all readers together (default: 2000)"
-    )
-    p.add_argument("--seed", type=int, default=0, help="seed of the inputs (default: 0)")
-    p.add_argument("--reader", help="use only readers whose name begins with this (default: all)", default="")
-    p.add_argument(
-        "--kept",
-        type=Path,
-        default=Path("runs/fuzz"),
-        help="folder for the files of defects (default: runs/fuzz)",
-    )
-    p.add_argument("--again", type=Path, help="read a folder that was kept, and show the traceback")
+    p.add_argument("--inputs", type=int, default=2000, help="number of inputs of all readers together")
+    p.add_argument("--seed", type=int, default=0, help="seed of the inputs")
+    p.add_argument("--reader", default="", help="use only readers whose name begins with this")
+    p.add_argument("--again", metavar="NAME", help="read an input once more, and show the traceback")
     options = p.parse_args(argv)
     if options.again:
-        prepare_process()
-        READERS[options.again.name.rpartition("-")[0]].read(options.again)
+        read_again(options.again, options.seed)
         return 0
     names = [name for name in READERS if name.startswith(options.reader)]
     total = Counter()
     print(format_line("reader", ["inputs", *FINE, DEFECT]))
     for name in names:
-        share = -(-options.inputs // len(names))
-        outcomes, defects = fuzz(READERS[name], name, share, options.seed, options.kept)
+        outcomes, defects = fuzz(READERS[name], name, -(-options.inputs // len(names)), options.seed)
         print(format_line(name, [outcomes.total(), *(outcomes[key] for key in (*FINE, DEFECT))]))
-        print("".join(f"  {line}\n" for line in group_defects(defects)), end="", flush=True)
+        print("".join(f"  {line}\n" for line in defects), end="", flush=True)
         total += outcomes
     print(format_line("all", [total.total(), *(total[key] for key in (*FINE, DEFECT))]))
     return int(total[DEFECT] > 0)
