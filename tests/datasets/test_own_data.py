@@ -1,17 +1,17 @@
-"""Tables of the user become the files that the commands read, and the report says what was found."""
+"""What `tmft data` makes of tables and texts of the user, and its statistics of data sets."""
 
 import csv
-import re
 
 import pytest
 
 from tmft.cli import data_command
-from tmft.data import read_examples
+from tmft.cli.data_command import data_statistics
+from tmft.data import Examples, read_examples
 from tmft.datasets.own_data import convert_tables, parse_columns
 from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
-
-NEXT = "next: python train.py --ckpt google/electra-base-discriminator --layer 9"
+from tmft.students.distillation_data import extract_sentences, line_to_sentences
+from tmft.tasks import TASKS
 
 PAIRS = {"sentence1": "first", "sentence2": "second", "score": "similarity"}
 
@@ -33,32 +33,10 @@ def test_a_table_comes_out_as_the_commands_read_it(tmp_path):
     write_csv(tmp_path / "train.csv", rows)
     convert_tables([str(tmp_path / "train.csv")], PAIRS, tmp_path / "out")
     text = (tmp_path / "out/train.tsv").read_text("utf-8")
-    expected = 'He said "no", and left.\ttwo lines\t4.5\nGrüße\tx;y\t0\n'
+    expected = 'He said "no", and left.\ttwo lines\t4.50\nGrüße\tx;y\t0\n'
     assert text == "sentence1\tsentence2\tscore\n" + expected
     examples = read_examples(get_task("stsb", data=str(tmp_path / "out")), "train")
     assert examples.labels == [4.5, 0.0] and examples.texts[1] == ["two lines", "x;y"]
-
-
-def test_a_table_of_a_german_excel_comes_out(tmp_path, capsys):
-    """Windows-1252, semicolons, and a comma before the decimals."""
-    path = tmp_path / "train.csv"
-    path.write_bytes("first;second;similarity\nGrüße;zwei, drei;3,5\na;b;4\n".encode("cp1252"))
-    command = ["convert", str(path), "--columns", ",".join("=".join(pair) for pair in PAIRS.items())]
-    for options, message in [
-        ([], "train.csv is not text in UTF-8 .*: name its --encoding, such as cp1252"),
-        (["--encoding", "cp1252"], "score '3,5' is not a number .*: give --decimal , if the comma stands"),
-        (["--encoding", "cp-none"], "train.csv cannot be read .unknown encoding: cp-none"),
-        (["--decimal", ";"], "--decimal ';': choose one of ., ,"),
-    ]:
-        with pytest.raises(InputError) as caught:
-            data_command.main([*command, *options, "--out", str(tmp_path / "out")])
-        assert re.match(f"(.*/)?{message}", caught.value.as_cli_message())
-    data_command.main([*command, "--encoding", "cp1252", "--decimal", ",", "--out", str(tmp_path / "out")])
-    text = (tmp_path / "out/train.tsv").read_text("utf-8")
-    assert text == "sentence1\tsentence2\tscore\nGrüße\tzwei, drei\t3.5\na\tb\t4\n"
-    path.write_bytes(path.read_bytes().replace(b"3,5", b"1.003,5"))
-    with pytest.raises(InputError, match=r"score '1.003,5' is not a number .*: correct it"):
-        convert_tables([str(path)], PAIRS, encoding="cp1252", decimal=",")
 
 
 def test_the_examples_are_divided_once_and_none_is_lost(table, tmp_path):
@@ -77,88 +55,28 @@ def test_the_examples_are_divided_once_and_none_is_lost(table, tmp_path):
     assert (tmp_path / "c/dev.tsv").read_bytes() != (tmp_path / "a/dev.tsv").read_bytes()
 
 
-def test_the_report_says_what_is_worth_a_second_look(tmp_path):
+def test_the_report_says_what_is_worth_a_second_look(tmp_path, capsys):
     train = [("a", "b", "1"), ("B", "a ", "2"), ("a", "b", "1"), ("c\td", "e", "0.5"), ("", "x", "1")]
     train += [("y", "z", ""), ("y", "\u200b", "1")]
     test = [("b", "A", "4"), ("c d", "new", "5.5"), ("p", "q", "-2")]
     files = [write_csv(tmp_path / "1.csv", train), write_csv(tmp_path / "test.csv", test)]
-    report = convert_tables([f"train={files[0]}", files[1]], PAIRS)
-    assert report == [
-        "train: 4 pairs; score 0.5 to 2, mean 1.125",
-        "test: 3 pairs; score -2 to 5.5, mean 2.5",
-        "note train: 2 left out, with an empty text",
-        "note train: 1 left out, with no score or label",
-        "note train: 2 pairs repeat an earlier one, 1 of them with another label",
-        "note test: also in train are 1 of its 3 pairs, and 3 of its 6 distinct texts",
-    ]
-
-
-def test_the_report_counts_classes(tmp_path):
-    columns, header = {"text": "t", "label": "l"}, ("t", "l")
-    write_csv(
-        tmp_path / "train.csv", [(f"text {n}", "rare" if n < 2 else "often") for n in range(50)], header
+    columns = ",".join(map("=".join, PAIRS.items()))
+    data_command.main(
+        ["convert", f"train={files[0]}", files[1], "--columns", columns, "--out", str(tmp_path / "out")]
     )
-    write_csv(tmp_path / "val.csv", [("x", "new"), ("y", "new")], header)
-    report = convert_tables([str(tmp_path / name) for name in ("train.csv", "val.csv")], columns)
-    assert report == [
-        "train: 50 texts; label often 48, rare 2",
-        "dev: 2 texts; label new 2",
+    assert capsys.readouterr().out.splitlines() == [
+        f"note {files[0]}: 3 left out, with an empty text or no score or label",
+        "train: 4 pairs, score 0.5 to 2",
+        "note train: 2 pairs repeat an earlier one",
+        "test: 3 pairs, score -2 to 5.5",
+        "note test: 3 of its 6 distinct texts are in an earlier split",
+        f"wrote {tmp_path / 'out'} (train.tsv, test.tsv)",
     ]
 
 
-@pytest.mark.parametrize(
-    ("scores", "options"),
-    [("012345", ""), ("0 0.5 1", " --score-range 0 1"), ("-1 .5 8.2", " --score-range -1 9")],
-)
-def test_the_next_command_names_the_range_of_the_scores(scores, options, tmp_path):
-    scores = scores.split() if " " in scores else list(scores)
-    write_csv(tmp_path / "train.csv", [(f"text {n}", "b", score) for n, score in enumerate(scores)])
-    report = convert_tables([str(tmp_path / "train.csv")], PAIRS, tmp_path / "out")
-    assert report[-1] == f"{NEXT} --task stsb --data {tmp_path / 'out'}{options}"
-
-
-@pytest.mark.parametrize(
-    ("columns", "cells", "task"),
-    [
-        ("sentence1,sentence2,label", ("a", "b", "1"), "mrpc"),
-        ("sentence1,sentence2,label", ("a", "b", "NEUTRAL"), "sicke"),
-        ("positive,anchor", ("a", "b"), "quora-pairs"),
-        ("anchor,positive,negative", ("a", "b", "c"), "nli"),
-    ],
-)
-def test_the_next_command_reads_the_files(columns, cells, task, tmp_path):
-    others = [*(f"x{text}" for text in cells[:-1]), "0" if cells[-1] == "1" else cells[-1]]
-    write_csv(tmp_path / "train.csv", [cells, others], columns.split(","))
-    report = convert_tables([str(tmp_path / "train.csv")], parse_columns(columns), tmp_path / "out")
-    assert report[-1] == f"{NEXT} --task {task} --data {tmp_path / 'out'}"
-    assert len(read_examples(get_task(task, data=str(tmp_path / "out")), "train")) == 2
-
-
-@pytest.mark.parametrize(
-    ("columns", "cells", "objective"),
-    [
-        ("text,label", ("a", "good"), "single_text_head"),
-        ("sentence1,sentence2,label", ("a", "b", "x"), "softmax"),
-    ],
-)
-def test_the_next_step_with_other_classes_is_a_call_that_trains_on_the_files(
-    columns, cells, objective, tmp_path, tiny_folder
-):
-    rows = [[f"{cell} {n}" for cell in cells[:-1]] + [f"{cells[-1]}{n % 2}"] for n in range(12)]
-    for split in ("train", "dev", "test"):
-        write_csv(tmp_path / f"{split}.csv", rows, columns.split(","))
-    files = [str(tmp_path / f"{split}.csv") for split in ("train", "dev", "test")]
-    report = convert_tables(files, parse_columns(columns), tmp_path / "out")
-    code = report[-1].removeprefix("next, in Python: ")
-    assert f'objective="{objective}", layer=9)' in code and code != report[-1]
-    code = code.replace("google/electra-base-discriminator", str(tiny_folder)).replace("layer=9", "epochs=1")
-    exec(code.replace("; ", "; result = "), names := {})
-    assert names["result"].layer == 4 and all(f"{split}=" in code for split in ("train", "dev", "test"))
-
-
-def test_columns_may_have_commas_and_come_in_any_order():
-    expected = {"sentence1": "a, b", "sentence2": "sentence2", "score": "x=y"}
-    found = parse_columns("score=x=y, sentence2,sentence1=a, b")
+def test_columns_may_come_in_any_order():
+    expected = {"sentence1": "a b", "sentence2": "sentence2", "score": "x=y"}
+    found = parse_columns("score=x=y, sentence2,sentence1=a b")
     assert found == expected and list(found) == list(expected)
 
 
@@ -169,17 +87,15 @@ MISTAKES = [
     ("{t} --columns text=a,text=b,label", "--columns text=a,text=b,label: give one of these lists: "),
     ("{t} --columns text=a,label=similarity --split 1,0,0", "no column 'a' ("),
     ("{t}", "the following arguments are required: --columns"),
-    ("{t} --columns {c}", "pairs.csv: its name has none of the words train, test, dev"),
+    ("{t} --columns {c}", "pairs.csv names none of the splits train, dev, test: write train="),
     ("{t} --columns {c} --split 0.8,0.1", "--split 0.8,0.1: write the parts of train, dev and test"),
     ("{t} --columns {c} --split 0.8,0.1,0.2", "--split 0.8,0.1,0.2: write the parts"),
     ("{t} --columns {c} --split 2,-1,0", "--split 2,-1,0: write the parts"),
-    ("{t} --columns {c} --split 0.999,0.001,0", "no examples are left for dev"),
-    ("{t} train={t} --columns {c} --split 1,0,0 --seed -1", "--seed -1: choose 0 or more"),
-    ("train={t} test={t} --columns {c} --split 1,0,0", "--split divides one set of examples, but"),
+    ("{t} --columns {c} --split 0.999,0.001,0", "no examples are left for dev: give more, or change --split"),
+    ("{t} --columns {c} --split 1,0,0 --seed -1", "--seed -1: choose 0 or more"),
     ("train={t} --columns text=first,label=none", "no column 'none'"),
     ("train={t} --columns sentence1=first,sentence2=second,score=second", "score 'other 0' is not a number"),
-    ("train={t} --columns {c} --out {t}", "cannot write"),
-    ("train={t} --columns {c} --out {full}", "train.tsv exists: remove it, or name another folder"),
+    ("train={t} --columns {c} --out {full}", "full exists already: name a new folder"),
     ("train={t} --columns {c} --colums x", "unknown option --colums; did you mean --columns?"),
     ("train={t} train={empty} --columns {c}", "no examples ("),
 ]
@@ -199,13 +115,65 @@ def test_a_mistake_is_one_line_and_nothing_is_written(line, message, table, tmp_
     assert not (tmp_path / "out").exists() and (tmp_path / "full/train.tsv").read_text() == "mine"
 
 
-def test_without_out_the_command_only_reports(table, tmp_path, capsys):
-    data_command.main(
-        ["convert", f"train={table}", "--columns", "sentence1=first,sentence2=second,score=similarity"]
-    )
-    lines = capsys.readouterr().out.splitlines()
-    assert lines == [
-        "train: 100 pairs; score 0 to 5, mean 2.46",
-        "nothing is written: --out names the folder to write",
-    ]
-    assert [path.name for path in tmp_path.iterdir()] == ["pairs.csv"]
+# ---------------------------------------------------------------------------------------------- sentences
+
+LONG = "The first sentence is here, and it is not short at all. “The second one” begins with a quote! " + (
+    "Does (he) know that e.g. this stays, as no capital follows? Yes."
+)
+
+
+def test_a_long_line_gives_its_sentences_and_itself_and_a_short_one_stays_whole():
+    sentences = line_to_sentences(LONG, 250)
+    assert sentences[-1] == LONG and " ".join(sentences[:-1]) == LONG and len(sentences) == 5
+    assert sentences[1] == "“The second one” begins with a quote!"
+    assert line_to_sentences(LONG, 100) == sentences[:-1], "the line itself is too long"
+    assert line_to_sentences("Hi there. How are you?", 250) == ["Hi there. How are you?"]
+
+
+def test_short_long_repeated_and_excluded_sentences_are_left_out():
+    lines = ["A dog runs in the park.", "a DOG runs, in the park", "Too short.", "?" * 40, "x" * 300, LONG]
+    excluded = ["does he know that eg this stays as no capital follows"]
+    kept = [lines[0], *line_to_sentences(LONG, 120)[:2]]
+    assert list(extract_sentences(lines, 20, 120, excluded)) == kept
+
+
+def test_the_command_writes_one_sentence_per_line(tmp_path, capsys):
+    text, test_set, out = tmp_path / "text.txt", tmp_path / "test.tsv", tmp_path / "lines.txt"
+    text.write_text(f"{LONG}\nA dog runs in the park.\n", encoding="utf-8")
+    test_set.write_text("sentence1\tsentence2\nA dog runs in the park\tsomething else\n", encoding="utf-8")
+    data_command.main(["sentences", str(text), "--out", str(out), "--exclude", str(test_set)])
+    assert "4 sentences" in capsys.readouterr().out
+    assert out.read_text(encoding="utf-8").splitlines() == [*line_to_sentences(LONG, 250)[:3], LONG]
+    with pytest.raises(InputError, match="no sentence of 20 to 21 characters"):
+        data_command.main(["sentences", str(text), "--out", str(tmp_path / "other"), "--max-length", "21"])
+    with pytest.raises(InputError, match="the command reads this file, name another one"):
+        data_command.main(["sentences", str(text), "--out", str(text)])
+
+
+# --------------------------------------------------------------------------------------------- statistics
+
+
+def test_classes_and_tokens_are_counted():
+    def letters(texts):
+        return [list(text.replace(" ", "")) for text in texts]
+
+    examples = Examples((["a b", "b c 1", "a", "ab."],), [0, 0, 0, 1])
+    cells = data_statistics(TASKS["agnews"], examples, letters)
+    assert cells == ["4", "2", "3.0", "5", "5", "2", "2", "71", "78", ""]
+    # Of scores, those within 1 of both ends are compared; the texts of a pair are joined.
+    examples = Examples((["a", "b", "c", "d"], ["a", "b", "x y", "z"]), [5.0, 4.0, 1.0, 2.5])
+    assert data_statistics(TASKS["stsb"], examples, letters)[:7] == ["4", "", "2.0", "7", "7", "2", "2"]
+
+
+def test_the_table_of_statistics_has_a_line_for_each_split_that_is_there(tmp_path, capsys):
+    (tmp_path / "clustering").mkdir()
+    (tmp_path / "clustering/tweet.tsv").write_text("label\ttext\na\tone two\nb\ttwo\n")
+    (tmp_path / "stsb").mkdir()
+    for split in ("dev", "test"):
+        (tmp_path / f"stsb/{split}.tsv").write_text("sentence1\tsentence2\tscore\na\tb\t5\na\tc\t0\n")
+    where = ["--tokenizer", "data/tiny", "--data-root", str(tmp_path)]
+    data_command.main(["statistics", "--task", "tweet", "stsb", *where])
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:4] for line in lines] == [
+        ["tweet", "test", "2", "2"], ["stsb", "dev", "2", "1.0"], ["stsb", "test", "2", "1.0"],
+    ]  # fmt: skip

@@ -207,8 +207,10 @@ OWN_TABLES = {
 
 
 def convert_own_tables(folder: Path) -> None:
-    """Convert tables of the user, and report what is in them."""
-    convert_tables([str(folder / name) for name in OWN_TABLES], parse_columns("sentence1,sentence2,score"))
+    """Convert tables of the user."""
+    files = [str(folder / name) for name in OWN_TABLES]
+    shutil.rmtree(folder / "out", ignore_errors=True)
+    convert_tables(files, parse_columns("sentence1,sentence2,score"), folder / "out")
 
 
 # ------------------------------------------------------------------------------------------ runs, embeddings

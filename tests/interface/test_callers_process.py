@@ -43,7 +43,8 @@ def calls_distill(folder, path):
 
 def converts_a_table(folder, path):
     (path / "train.csv").write_text("a,b,c\nthe man,music,1\n", encoding="utf-8")
-    convert_tables([str(path / "train.csv")], {"sentence1": "a", "sentence2": "b", "score": "c"})
+    columns = {"sentence1": "a", "sentence2": "b", "score": "c"}
+    convert_tables([str(path / "train.csv")], columns, path / "out")
 
 
 def encodes(folder, path):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tmft.errors import InputError
-from tmft.io.text import has_visible_text, read_lines, read_table
+from tmft.io.text import has_visible_text, read_table
 
 HEADER = "a\tb\tc\n"
 # Quotes, spaces, a \r inside a cell and other characters at which Python ends a line are as any other.
@@ -40,11 +40,9 @@ REFUSALS = [
     (HEADER + "1\t2\t3\n1\t2\n", r"2 fields instead of 3 \(.*table.tsv, line 3\): one TAB goes between"),
     (HEADER + "1\t2\t3\t4\n", r"4 fields instead of 3 \(.*table.tsv, line 2\)"),
     (HEADER + "\n", r"1 fields instead of 3 \(.*table.tsv, line 2\)"),
-    (HEADER.encode() + b"\xff\xfe\t2\t3\n", r"not text in UTF-8 \(byte 0xff; .*\): save it as UTF-8$"),
-    (HEADER.encode("latin-1") + b"\xe9\t2\t3\n", r"not text in UTF-8 \(byte 0xe9; perhaps it is Latin-1"),
-    (HEADER.encode("utf-16"), r"not text in UTF-8 \(it begins like UTF-16\): save it as UTF-8$"),
+    (HEADER.encode() + b"\xff\xfe\t2\t3\n", r"table.tsv cannot be read .*0xff.*which has to be text in UTF"),
     ("a\tb\tc\r1\t2\t3\r", r"table.tsv is one line: its lines end with .r alone, as old programs on a Mac"),
-    (None, r"table.tsv cannot be read \(No such file or directory\): check the name and the file$"),
+    (None, r"table.tsv cannot be read \(No such file or directory\): check the name and the file, which"),
 ]
 # fmt: on
 
@@ -64,8 +62,6 @@ def test_a_device_or_a_pipe_is_refused(tmp_path):
     for path in (tmp_path / "train.tsv", Path("/dev/zero"), tmp_path):
         with pytest.raises(InputError, match="is not a regular file"):
             list(read_table(path, ["sentence"]))
-    with pytest.raises(InputError, match="is a device, which may have no end"):
-        list(read_lines(Path("/dev/zero")))
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,13 @@
 """Read columns of a table by their names: CSV, TSV, JSONL and, if pyarrow is installed, Parquet.
 
-Every value becomes a text: numbers as they are written, without zeros at the end, true and false as 1 and 0,
-and a missing value (null, NaN) as an empty text. A CSV file has quotes as Excel and pandas write them; its
-delimiter is the comma, the semicolon or the TAB, whichever gives a header with the columns. Files .gz and .xz
-are decompressed, except Parquet, which has a compression of its own.
+Every value becomes a text: numbers as they are written, without zeros at the end, and a missing value (null,
+NaN) as an empty text. A CSV file has quotes as Excel and pandas write them; its delimiter is the comma, the
+semicolon or the TAB, whichever gives a header with the columns. Files .gz and .xz are decompressed, except
+Parquet, which has a compression of its own.
 """
 
 import csv
 import json
-import re
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from importlib.util import find_spec
@@ -20,20 +19,11 @@ import numpy as np
 
 from tmft.errors import InputError, describe_error, short_repr
 from tmft.io.files import check_regular_file, is_utf8_string, reading
-from tmft.io.text import (
-    OPENERS,
-    UTF8,
-    find_columns,
-    read_lines,
-    read_table,
-    select_columns,
-    text_errors,
-)
+from tmft.io.text import OPENERS, TEXT_REMEDY, UTF8, find_columns, read_lines, read_table, select_columns
 
 DELIMITERS = ",;\t"
 MAX_CELL_LENGTH = 1 << 24  # characters; without quotes at its end, all of a file would be one cell
 PARQUET_ROWS = 4096  # rows that are read at a time
-Cells = Iterator[tuple[str, list[str]]]  # location and cells of each row
 
 
 def table_kind(path: Path) -> str:
@@ -43,56 +33,24 @@ def table_kind(path: Path) -> str:
     return suffix if suffix in READERS else ""
 
 
-def read_columns(path: Path, columns: Sequence[str], encoding: str = "") -> Cells:
+def read_columns(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield (location, cells) for each row of a table, (str, list of str).
 
     location: "path, line n" or "path, row n", for messages. columns: names of the columns, in the order of
-    the cells. Rows of a CSV or JSONL file without any character are skipped. encoding: of a text file, if the
-    user can choose it; else it is UTF-8.
+    the cells. Rows of a CSV or JSONL file without any character are skipped.
     Raises InputError if the file cannot be read, is no table, has no column of a name, or has a wrong row.
     """
-    for location, values in read_values(path, columns, encoding):
+    for location, values in read_values(path, columns):
         yield location, [cell_text(v, name, location) for name, v in zip(columns, values, strict=True)]
 
 
-def read_values(
-    path: Path, columns: Sequence[str], encoding: str = ""
-) -> Iterator[tuple[str, Sequence[object]]]:
+def read_values(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, Sequence[object]]]:
     """Yield (location, values) for each row of a table, like read_columns, but with the types of the file."""
     kind = table_kind(path)
     if not kind:
         raise InputError(f"{path} is no table by its name: name a {', '.join(READERS)} file")
     check_regular_file(path)
-    yield from READERS[kind](path, columns, encoding)
-
-
-def split_header(lines: Iterator[str], columns: Sequence[str]) -> tuple[int, str, str, list[str]]:
-    """Return the header of a CSV file: how many lines are above it, itself, its delimiter, names of columns.
-
-    lines: of the file; those up to the header are taken. columns: names that some of the columns have. The
-    delimiter is the one of a first line such as sep=; (of Excel), or it gives these names, or most columns.
-    """
-    line, delimiters = next(lines, ""), DELIMITERS
-    marked = re.fullmatch(r"sep=(.)\r?\n?", line)
-    if marked:
-        line, delimiters = next(lines, ""), marked[1]
-    headers = {mark: next(csv.reader([line], delimiter=mark), []) for mark in delimiters}
-    headers = {mark: [name.strip() for name in header] for mark, header in headers.items()}
-    delimiter = max(headers, key=lambda mark: (set(columns) <= set(headers[mark]), len(headers[mark])))
-    return int(marked is not None), line, delimiter, headers[delimiter]
-
-
-def check_quotes(cells: list[str], lines: list[str], delimiter: str, location: str) -> None:
-    """Raise InputError if quotes in a row of a CSV file are not those of Excel, but come after a space.
-
-    cells, lines: of the row. In the line 1, "a, b" such a text would have a quote and end at its comma.
-    """
-    suspects = [i for i, cell in enumerate(cells) if cell[:1] == " " and cell.lstrip(" ")[:1] == '"']
-    if suspects:
-        others = next(csv.reader(lines, delimiter=delimiter, skipinitialspace=True))
-        if len(others) != len(cells) or any(others[i] != cells[i] for i in suspects):
-            problem = f"a quote comes after a space, where it is a character of the text ({location})"
-            raise InputError(f"{problem}: remove the spaces between the delimiters and the quotes")
+    yield from READERS[kind](path, columns)
 
 
 def read_texts_and_values(
@@ -115,7 +73,8 @@ def read_texts_and_values(
         for location, values in read_values(path, names):
             kept = list(values[1:])
             if kind != ".parquet":
-                kept = [kept_text(v, name, location) for name, v in zip(keep_columns, kept, strict=True)]
+                cells = zip(keep_columns, kept, strict=True)
+                kept = [None if is_missing(v) else cell_text(v, name, location) for name, v in cells]
             yield cell_text(values[0], column, location), kept
     elif kind not in ("", ".tsv"):
         raise InputError(f"{path} is a table: `column` names the one with its texts", "column")
@@ -134,10 +93,10 @@ def cell_text(value: object, column: str, location: str) -> str:
     column, location: where the value is, for the message. Raises InputError if it is no text, number, true,
     false or null.
     """
-    if value is None or value != value:  # NaN, which pandas writes for a missing value
+    if is_missing(value):
         return ""
     if isinstance(value, bool | int):
-        return str(int(value))
+        return str(value).lower()
     if isinstance(value, float | Decimal):
         return shortest_number(value)
     if not isinstance(value, str):
@@ -149,14 +108,9 @@ def cell_text(value: object, column: str, location: str) -> str:
     return value
 
 
-def kept_text(value: object, column: str, location: str) -> str | None:
-    """Return a value as the text that the file has for it, such as true; None if it has null (or NaN) there.
-
-    column, location: as in cell_text, which changes these values to texts that can be embedded.
-    """
-    if value is None or value != value:
-        return None
-    return str(value).lower() if isinstance(value, bool) else cell_text(value, column, location)
+def is_missing(value: object) -> bool:
+    """Return whether a value is None or NaN, which pandas writes for a missing value."""
+    return value is None or value != value
 
 
 def shortest_number(value: float | Decimal | str) -> str:
@@ -168,60 +122,38 @@ def shortest_number(value: float | Decimal | str) -> str:
         return str(value)
 
 
-def read_csv(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tuple[str, list[str]]]:
+def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield (location, cells) for each row of a CSV file.
 
     columns: names of the columns whose cells are returned. Raises InputError if the file is not valid.
     """
     opener = OPENERS.get(path.suffix, open)
-    with text_errors(path, encoding), opener(path, "rt", encoding=encoding or UTF8, newline="") as file:
-        lines_above, first, delimiter, names = split_header(file, columns)
-        taken: list[str] = []  # the lines of a row
-        rows = csv.reader(recorded(chain([first], file), taken), delimiter=delimiter, strict=True)
-
-        def numbered_rows() -> Iterator[tuple[int, list[str]]]:
-            for number, cells in enumerate(long_rows(rows)):
-                check_quotes(cells, taken, delimiter, f"{path}, line {rows.line_num + lines_above}")
-                taken.clear()
-                if number == 0:
-                    yield 1, names
-                elif cells:
-                    yield rows.line_num + lines_above, cells
-
-        remedy = "put quotes around a text that has the delimiter or a line end"
-        try:
-            yield from select_columns(numbered_rows(), path, columns, remedy=remedy)
-        except csv.Error as error:
-            problem = f"{path} is not CSV up to line {rows.line_num + lines_above} ({describe_error(error)})"
-            raise InputError(f"{problem}: close its quotes, and double those inside a text") from None
+    limit_before = csv.field_size_limit(MAX_CELL_LENGTH)  # it is that of the whole process
+    try:
+        with reading(path, TEXT_REMEDY), opener(path, "rt", encoding=UTF8, newline="") as file:
+            first = file.readline()
+            headers = {mark: next(csv.reader([first], delimiter=mark), []) for mark in DELIMITERS}
+            delimiter = max(
+                headers, key=lambda mark: (set(columns) <= set(headers[mark]), len(headers[mark]))
+            )
+            rows = csv.reader(chain([first], file), delimiter=delimiter, strict=True)
+            lines = ((rows.line_num, cells) for cells in rows if cells)
+            remedy = "put quotes around a text that has the delimiter or a line end"
+            try:
+                yield from select_columns(lines, path, columns, remedy=remedy)
+            except csv.Error as error:
+                problem = f"{path} is not CSV up to line {rows.line_num} ({error})"
+                raise InputError(f"{problem}: close its quotes, and double those inside a text") from None
+    finally:
+        csv.field_size_limit(limit_before)
 
 
-def recorded(lines: Iterator[str], taken: list[str]) -> Iterator[str]:
-    """Yield lines, and append each of them to `taken`."""
-    for line in lines:
-        taken.append(line)
-        yield line
-
-
-def long_rows(rows: Iterator[list[str]]) -> Iterator[list[str]]:
-    """Yield the rows of a csv.reader, whose cells may be long. The limit is that of the whole process."""
-    while True:
-        before = csv.field_size_limit(MAX_CELL_LENGTH)
-        try:
-            row = next(rows, None)
-        finally:
-            csv.field_size_limit(before)
-        if row is None:
-            return
-        yield row
-
-
-def read_jsonl(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tuple[str, list[object]]]:
+def read_jsonl(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[object]]]:
     """Yield (location, values) for each line of a file with a JSON object per line.
 
     columns: the keys whose values are returned. Raises InputError if the file is not valid.
     """
-    for number, line in enumerate(read_lines(path, encoding), start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
             continue
         location = f"{path}, line {number}"
@@ -238,9 +170,7 @@ def read_jsonl(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tu
         yield location, [record[name] for name in columns]
 
 
-def read_parquet(
-    path: Path, columns: Sequence[str], encoding: str = ""
-) -> Iterator[tuple[str, list[object]]]:
+def read_parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[object]]]:
     """Yield (location, values) for each row of a Parquet file.
 
     columns: names of the columns whose values are returned. Raises InputError if the file is not valid.
@@ -278,9 +208,9 @@ def check_pyarrow(path: Path) -> None:
         raise InputError(f"{path}: Parquet needs the package pyarrow, which is not installed: {remedy}")
 
 
-READERS: dict[str, Callable[[Path, Sequence[str], str], Iterator[tuple[str, list[Any]]]]] = {
+READERS: dict[str, Callable[[Path, Sequence[str]], Iterator[tuple[str, list[Any]]]]] = {
     ".csv": read_csv,
-    ".tsv": lambda path, columns, encoding: read_table(path, columns, encoding=encoding),  # without quotes
+    ".tsv": read_table,  # without quotes
     ".jsonl": read_jsonl,
     ".ndjson": read_jsonl,
     ".parquet": read_parquet,

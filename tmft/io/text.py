@@ -3,7 +3,6 @@
 Files .gz and .xz are decompressed; "-" stands for standard input.
 """
 
-import codecs
 import gzip
 import io
 import lzma
@@ -11,7 +10,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import TextIO
@@ -23,26 +22,23 @@ OPENERS: dict[str, Callable[..., TextIO]] = {".gz": gzip.open, ".xz": lzma.open}
 STDIN = Path("-")
 INVISIBLE = {"Zs", "Zl", "Zp", "Cc", "Cf"}  # categories of spaces, control and zero-width characters
 UTF8 = "utf-8-sig"  # with or without a byte-order mark
+TEXT_REMEDY = "check the name and the file, which has to be text in UTF-8"
 SENTENCE_COLUMNS = ("sentence", "sentence1", "sentence2")  # of a TSV file from which sentences are read
 
 
-def read_lines(path: Path, encoding: str = "") -> Iterator[str]:
+def read_lines(path: Path) -> Iterator[str]:
     """Yield every line of a text file without its line end ("\\n" or "\\r\\n"), empty lines included.
 
-    path: the file; "-" means standard input. encoding: of the file, if the user can choose it; else UTF-8.
-    Raises InputError if the file is missing or damaged, or is not text in UTF-8.
+    path: the file; "-" means standard input. Raises InputError if the file is missing or damaged, or is not
+    text in UTF-8.
     """
-    if path.is_char_device() or path.is_block_device():
-        raise InputError(
-            f"{path} is a device, which may have no end: name a text file, or - for standard input"
-        )
-    with text_errors(path, encoding):
+    with reading(path, TEXT_REMEDY):
         if path == STDIN:
             if isinstance(sys.stdin, io.TextIOWrapper):  # a notebook replaces it by another class
                 sys.stdin.reconfigure(encoding="utf-8", newline="\n")
             file = nullcontext(sys.stdin)
         else:
-            file = OPENERS.get(path.suffix, open)(path, "rt", encoding=encoding or UTF8, newline="\n")
+            file = OPENERS.get(path.suffix, open)(path, "rt", encoding=UTF8, newline="\n")
         with file as lines:
             for number, line in enumerate(lines):
                 if number == 0 and not line.endswith("\n") and "\r" in line.rstrip("\r"):
@@ -55,34 +51,14 @@ def read_lines(path: Path, encoding: str = "") -> Iterator[str]:
                 yield line.removesuffix("\n").removesuffix("\r")
 
 
-@contextmanager
-def text_errors(path: Path, encoding: str = "") -> Iterator[None]:
-    """Turn the errors of reading a text file, which may be compressed, into an InputError.
-
-    encoding: of the text, if the user can choose it; else it is UTF-8. The message about another one guesses
-    which it is.
-    """
-    with reading(path, "check the name and the file"):
-        try:
-            yield
-        except UnicodeDecodeError as error:
-            guess = f"byte 0x{error.object[error.start]:02x}; perhaps it is Latin-1 or Windows-1252"
-            if error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-                guess = "it begins like UTF-16"
-            name = "UTF-8" if encoding in ("", UTF8) else encoding
-            remedy = "name its `encoding`, such as cp1252" if encoding else "save it as UTF-8"
-            raise InputError(f"{path} is not text in {name} ({guess}): {remedy}", "encoding") from None
-
-
 # ------------------------------------------------------------------------------------------------ TSV files
 
 
-def read_table(path: Path, *choices: Sequence[str], encoding: str = "") -> Iterator[tuple[str, list[str]]]:
+def read_table(path: Path, *choices: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield (location, cells) for each line of a TSV file after the header.
 
     location: "path, line n", for messages. cells: the cells of the chosen columns, in the order of the names.
     choices: alternative lists of column names; the first list whose names are all in the header is used.
-    encoding: see read_lines.
     Raises InputError if the file cannot be read, a column is missing or doubled, or a line has too few or too
     many cells.
 
@@ -94,7 +70,7 @@ def read_table(path: Path, *choices: Sequence[str], encoding: str = "") -> Itera
     ['0', 'The price of gold hardly changed on Tuesday.']
     """
     check_regular_file(path)
-    lines = enumerate((line.split("\t") for line in read_lines(path, encoding)), start=1)
+    lines = enumerate((line.split("\t") for line in read_lines(path)), start=1)
     first = next(lines, (1, [""]))
     header = first[1]
     if header == [""]:
