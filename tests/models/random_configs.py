@@ -88,12 +88,7 @@ def distilbert(rng: random.Random) -> dict:
 def mpnet(rng: random.Random) -> dict:
     content = roberta(rng)
     del content["type_vocab_size"]
-    positions, buckets = LONGEST + 2 + rng.choice((0, 3)), rng.choice((32, 40))
-    return content | {
-        "model_type": "mpnet",
-        "max_position_embeddings": positions,
-        "relative_attention_num_buckets": buckets,
-    }
+    return content | {"model_type": "mpnet", "max_position_embeddings": LONGEST + 2 + rng.choice((0, 3))}
 
 
 def t5(rng: random.Random) -> dict:

@@ -5,7 +5,6 @@ test_every_family.py compares the hidden states of random shapes of all of them 
 
 import json
 import math
-import random
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from conftest import (
     stored_weights,
     tiny_config,
 )
-from random_configs import RANDOM_CONFIGS
 
 from tmft.checkpoints.load import load_encoder, load_encoder_with_report
 from tmft.checkpoints.model_folder import ModelFolder
@@ -155,18 +153,6 @@ def test_a_saved_config_has_the_keys_of_both_ages(tmp_path):
         assert torch.equal(old(ids).last_hidden_state, theirs(ids).last_hidden_state)
 
 
-def test_no_old_key_is_written_that_would_say_something_else(tmp_path):
-    rope = {FULL: {"rope_type": "linear", "rope_theta": 9.0, "factor": 2.0}}
-    config = config_from_dict(
-        MODERNBERT | {"layer_types": [SLIDING, FULL, FULL, SLIDING, FULL], "rope_parameters": rope}
-    )
-    save_encoder(random_encoder(config), tmp_path)
-    content = json.loads((tmp_path / "config.json").read_text())
-    assert not {"global_attn_every_n_layers", "global_rope_theta"} & content.keys()
-    assert content["local_rope_theta"] == 10000.0
-    assert load_encoder(tmp_path).config == config
-
-
 def test_token_ids_of_the_checkpoint_are_kept_and_those_that_are_no_tokens_are_not(tmp_path):
     from transformers import AutoConfig
 
@@ -220,24 +206,6 @@ def test_the_ntk_scaling_of_gte_is_that_of_its_own_code(base, factor):
     assert math.isclose(expected[-1], base ** (-(A - 2) / A) / factor)  # the slowest is slowed down by all
 
 
-def test_transformers_opens_a_saved_gte_with_ntk_scaling(tmp_path):
-    torch.manual_seed(0)
-    encoder = random_encoder(config_from_dict(FIRST_GTE | {"initializer_range": 0.3})).eval()
-    save_encoder(encoder, tmp_path)
-    content = json.loads((tmp_path / "config.json").read_text())
-    assert content["model_type"] == "gte" and content["rope_parameters"]["rope_theta"] == 160000.0
-    with torch.inference_mode():
-        theirs = open_in_transformers("GteModel", tmp_path)(torch.tensor([IDS])).last_hidden_state[0]
-        ours = encoder(torch.tensor([IDS]), torch.ones(1, 12))[0]
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
-    assert load_encoder(tmp_path).config.rope == encoder.config.rope
-
-
-def test_code_of_a_class_that_is_known_here_is_not_needed():
-    auto_map = {"AutoConfig": "configuration_eurobert.EuroBertConfig", "AutoModel": "x--m.EuroBertModel"}
-    assert config_from_dict(content("eurobert", auto_map=auto_map)).model_type == "eurobert"
-
-
 # ------------------------------------------------------------------------------- files and heads
 
 
@@ -251,16 +219,6 @@ def test_the_first_files_with_a_head_are_read(family, prefix, tmp_path):
     again, report = load_encoder_with_report(tmp_path)
     assert report.ignored_heads.keys() == {heads.partition(".")[0], "pooler"}
     assert all(torch.equal(*pair) for pair in zip(again.parameters(), encoder.parameters(), strict=True))
-
-
-@pytest.mark.parametrize("family", ["nomic_bert", "gte"])
-def test_files_with_split_matrices_say_how_to_save_them_again(family, tmp_path):
-    import transformers
-
-    config = transformers.AutoConfig.for_model(**RANDOM_CONFIGS[family](random.Random(0)))
-    transformers.AutoModel.from_config(config).save_pretrained(tmp_path, save_original_format=False)
-    with pytest.raises(InputError, match="transformers saves it with save_original_format=False, save it ag"):
-        load_encoder(tmp_path)
 
 
 def test_a_head_that_config_json_does_not_describe_is_one_line(tmp_path):

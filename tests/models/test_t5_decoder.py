@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import SENTENCES, VOCABULARY, padded, stored_weights, tiny_config
+from conftest import SENTENCES, VOCABULARY, padded, stored_weights
 from test_every_family import dropped
 from test_t5 import V10, VARIANTS, build, random_sentences, sentence_model
 
@@ -84,13 +84,6 @@ def test_gradients_equal_transformers_and_the_rest_of_the_decoder_has_none(name,
             assert gradient is None or not gradient.any(), name
     dead = {name.split("SelfAttention.")[1] for name in theirs.keys() - ours.keys()}
     assert dead == {"q.weight", "k.weight", "relative_attention_bias.weight"}
-
-
-def test_the_report_counts_unused_weights_of_the_decoder(tmp_path):
-    build("ForConditionalGeneration").save_pretrained(tmp_path)
-    _, report = load_encoder_with_report(tmp_path, 2, ["decoder"])
-    assert report.ignored_heads == {"rest of the decoder": 2 * 3 + 1}
-    assert str(report).endswith("not loaded: 8 tensors of the layers above, rest of the decoder (7)")
 
 
 # ------------------------------------------------------------------------------- training
@@ -174,12 +167,6 @@ def test_a_saved_model_gives_the_same_embeddings_here_and_in_transformers(folder
     np.testing.assert_allclose(model.encode(SENTENCES), expected.numpy(), atol=1e-5, rtol=0)
 
 
-def test_the_decoder_is_not_loaded_for_another_pooling(folder):
-    model = SentenceEncoder.from_pretrained(folder, pooling="mean")
-    assert not any("decoder" in name for name, _ in model.named_parameters())
-    assert "not loaded: decoder (41)" in model.load_report
-
-
 def test_every_layer_is_read_by_the_decoder(folder):
     model = SentenceEncoder.from_pretrained(folder, pooling="decoder")
     every = model.embed_token_ids(model.tokenize(SENTENCES), model.forward_all_layers)
@@ -195,13 +182,6 @@ def test_a_checkpoint_of_the_encoder_alone_has_none(tmp_path):
     sentence_model().save_pretrained(tmp_path)
     with pytest.raises(InputError, match="missing tensor decoder.*, or it is a checkpoint without decoder"):
         SentenceEncoder.from_pretrained(tmp_path, pooling="decoder")
-
-
-def test_a_family_without_a_decoder_is_refused():
-    with pytest.raises(
-        InputError, match="pooling decoder: model_type electra has no decoder, choose another"
-    ):
-        config_from_dict(tiny_config(), ["decoder"])
 
 
 def test_decoder_pooling_needs_an_encoder_with_a_decoder():

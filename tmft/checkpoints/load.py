@@ -157,8 +157,6 @@ def match_tensors(
             report.truncated += 1
         elif head is not None:
             report.ignored_heads[f"rest of the {head}" if head in config.components else head] += 1
-        elif form := next(filter(unprefixed.startswith, family.unsupported_names), None):
-            raise InputError(f"tensor {checkpoint_name} ({files.path}): {family.unsupported_names[form]}")
         elif not unprefixed.endswith(IGNORED_BUFFERS):
             encoder = f"{config.model_type} encoder of {config.num_hidden_layers} layers"
             raise InputError(

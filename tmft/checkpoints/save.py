@@ -41,9 +41,8 @@ def save_encoder(
     """
     config, state_dict = encoder.saved_form()
     family = FAMILIES[config.model_type]
-    architecture = architecture or (
-        family.class_with_components if config.components else family.transformers_class
-    )
+    with_components = family.class_with_components if config.components else ""
+    architecture = architecture or with_components or family.transformers_class
     added: dict[str, Any] = {}  # a static model has none of these keys
     if architecture:
         added = {"architectures": [architecture], "dtype": str(dtype).removeprefix("torch.")}

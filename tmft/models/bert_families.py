@@ -162,7 +162,6 @@ ROBERTA = Family(
     prefixes=("roberta.",),  # also of XLM-RoBERTa and CamemBERT
     ignored_heads=ROBERTA_HEADS,
     transformers_class="RobertaModel",
-    class_with_components="RobertaModel",
     components=("pooler",),
     mlm_head_layouts=(ROBERTA_MLM,),
     mlm_class="RobertaForMaskedLM",
@@ -181,7 +180,6 @@ FAMILIES: dict[str, Family[Any]] = {
         prefixes=("bert.",),
         ignored_heads=("cls.predictions", "cls.seq_relationship", "pooler", "classifier", "qa_outputs"),
         transformers_class="BertModel",
-        class_with_components="BertModel",
         components=("pooler",),
         has_numpy_encoder=True,
         mlm_head_layouts=(BERT_MLM,),
@@ -214,14 +212,12 @@ FAMILIES: dict[str, Family[Any]] = {
     "xlm-roberta": replace(
         ROBERTA,
         transformers_class="XLMRobertaModel",
-        class_with_components="XLMRobertaModel",
         mlm_class="XLMRobertaForMaskedLM",
         tokenizer="xlm-roberta",
     ),
     "camembert": replace(
         ROBERTA,
         transformers_class="CamembertModel",
-        class_with_components="CamembertModel",
         mlm_class="CamembertForMaskedLM",
         tokenizer="camembert",
     ),

@@ -35,16 +35,15 @@ class Family(Generic[Config]):
 
     # The transformers class that opens a saved encoder without a head; '' if there is none.
     transformers_class: str
-    class_with_components: str = ""  # the one that opens it with its components, see below
+    class_with_components: str = ""  # the one that opens it with its components; '': the same
     min_layers: int = 0  # transformers_class cannot run an encoder with fewer layers
     # The transformers class that opens an encoder with a head for masked language modeling; '' if there is
     # none. A layout maps the name of a weight in the checkpoint to the weight of the head. Checkpoints come
     # in each of these layouts; new heads are saved in the first one.
     mlm_class: str = ""
     mlm_head_layouts: tuple[dict[str, str], ...] = ()
-    mlm_config_keys: tuple[dict[str, Any], ...] = (
-        {},
-    )  # for each layout: keys that config.json needs in addition
+    # For each layout: keys that config.json needs in addition.
+    mlm_config_keys: tuple[dict[str, Any], ...] = ({},)
     mlm_activation: str | None = None  # activation of the head; None means that of the encoder, hidden_act
     # Options of MaskedLMHead that follow from the configuration of a model: {name: value}.
     mlm_head_options: Callable[[Config], dict[str, Any]] = lambda config: {}
@@ -73,5 +72,3 @@ class Family(Generic[Config]):
     padding_side: str = "right"  # where users of transformers expect padding: "left" for decoders
     has_numpy_encoder: bool = False  # whether tmft/export/numpy_encoder.py computes it with its own weights
     bert_incompatible: str = ""  # why its weights cannot be stored as those of a BERT; '' if they can
-    # What the names of tensors start with in files of another form -> what to do to get a form that is read.
-    unsupported_names: dict[str, str] = field(default_factory=dict)

@@ -21,7 +21,7 @@ from tmft.models.family import Family
 from tmft.models.pooler import with_pooler
 from tmft.models.t5 import relative_bias_matrix
 
-NUM_BUCKETS, MAX_DISTANCE = 32, 128  # buckets of distances: fixed in transformers, whatever config.json says
+MAX_DISTANCE = 128  # tokens; it is fixed in transformers, and so is the number of buckets
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class MpnetConfig(EncoderConfig):
 
     type_vocab_size: int = 0
     pad_token_id: int = 1
-    relative_attention_num_buckets: int = NUM_BUCKETS  # rows of the table of biases; the first 32 are used
+    relative_attention_num_buckets: int = 32  # rows of the table of biases
     components: tuple[str, ...] = ()  # as in BertConfig
 
     @property
@@ -41,8 +41,6 @@ class MpnetConfig(EncoderConfig):
 
 class MpnetEncoder(BertEncoder):
     """A truncated MPNet: embeddings without token types, the first `layer` layers, one table of biases."""
-
-    relative_bias: nn.Embedding
 
     def __init__(self, config: MpnetConfig, layer: int | None = None):
         """layer: how many layers to keep, 0 to config.num_hidden_layers; None keeps all."""
@@ -60,7 +58,7 @@ class MpnetEncoder(BertEncoder):
         It is the mask of all heads plus a bias for each head and each distance between two tokens.
         """
         mask, T = block_diagonal_mask(attention_mask, dtype)[:, None], attention_mask.shape[1]
-        return mask + relative_bias_matrix(self.relative_bias, T, MAX_DISTANCE, num_buckets=NUM_BUCKETS)
+        return mask + relative_bias_matrix(self.relative_bias, T, MAX_DISTANCE)
 
 
 # fmt: off
@@ -88,11 +86,11 @@ FAMILIES = {
         encoder=with_pooler(MpnetEncoder),
         # fields without a key in config.json
         keys={"embedding_size": None, "type_vocab_size": None, "components": None},
+        supported={"relative_attention_num_buckets": (32,)},
         weight_names=WEIGHT_NAMES | pooler.WEIGHT_NAMES,
         prefixes=("mpnet.",),
         ignored_heads=ROBERTA_HEADS,
         transformers_class="MPNetModel",
-        class_with_components="MPNetModel",
         components=("pooler",),
         mlm_head_layouts=(ROBERTA_MLM,),
         mlm_class="MPNetForMaskedLM",

@@ -26,26 +26,16 @@ from torch import Tensor
 from tmft.errors import InputError, short_repr
 from tmft.speed.overlap import constant_on
 
-# rope_type -> the keys that it needs, then those that it may have; all types have rope_theta.
-ROPE_TYPES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "default": ((), ()),
-    "linear": (("factor",), ()),
-    "llama3": (("factor", "low_freq_factor", "high_freq_factor"), ("original_max_position_embeddings",)),
+# rope_type -> its keys in config.json besides rope_theta.
+ROPE_TYPES: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "yarn": (
-        ("factor",),
-        (
-            "original_max_position_embeddings",
-            "attention_factor",
-            "beta_fast",
-            "beta_slow",
-            "mscale",
-            "mscale_all_dim",
-            "truncate",
-        ),
+        *("factor", "original_max_position_embeddings", "attention_factor"),
+        *("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
     ),
 }
-# Numbers outside of this range must be mistakes, and some of them would give angles that are not finite.
-MIN_VALUE, MAX_VALUE = 1e-6, 1e12
 
 
 @dataclass(frozen=True)
@@ -151,8 +141,7 @@ class RopeParameters:
 
     def to_hf(self) -> dict[str, Any]:
         """Return rope_theta, rope_type and the keys of this type, as in rope_parameters of transformers 5."""
-        required, optional = ROPE_TYPES[self.rope_type]
-        keys = ("rope_theta", "rope_type", *required, *optional)
+        keys = ("rope_theta", "rope_type", *ROPE_TYPES[self.rope_type])
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name in keys}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -185,10 +174,15 @@ def read_rope_parameters(content: dict[str, Any], rope_theta: float = 10000.0) -
     content: the content of a config.json, with rope_theta and rope_scaling, or with rope_parameters, as
     transformers 5 writes it. If there are both, rope_scaling is used. A rope_theta outside of these objects
     is used if they have none. rope_theta: the default of the family.
-    Raises InputError if the type is not in ROPE_TYPES, or if a value is missing or out of range.
+    Raises InputError if the type is not in ROPE_TYPES, or if only a part of each head is rotated.
     """
     values = read_object(content, "rope_scaling") or read_object(content, "rope_parameters")
-    return make_rope_parameters({"rope_theta": content.get("rope_theta", rope_theta)} | values, content)
+    outside = {
+        key: content[key]
+        for key in ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
+        if content.get(key) is not None
+    }
+    return make_rope_parameters({"rope_theta": rope_theta} | outside | values)
 
 
 def read_rope_parameters_by_layer_type(
@@ -201,73 +195,33 @@ def read_rope_parameters_by_layer_type(
     rope_thetas: {layer type: (key of its theta in older files, default of the family)}. scaled: the layer
     types to which rope_scaling of older files belongs. As in transformers, original_max_position_embeddings
     counts only inside of these objects.
-    Raises InputError if the type is not in ROPE_TYPES, or if a value is missing or out of range.
+    Raises the errors of read_rope_parameters.
     """
     by_type, scaling = read_object(content, "rope_parameters"), read_object(content, "rope_scaling")
-    unknown = [key for key in by_type if key not in rope_thetas]
-    if unknown:
-        kinds = " and ".join(rope_thetas)
-        raise InputError(f"rope_parameters has {unknown[0]} (config.json): expected objects {kinds}")
-    if "rope_type" not in scaling and scaling.get("type", "default") != "default":
-        raise InputError(
-            "rope_scaling has type, but no rope_type (config.json): transformers ignores it in a model whose "
-            "layers differ; write rope_type to use it, else remove rope_scaling"
-        )
     parameters = {}
     for layer_type, (theta_key, default) in rope_thetas.items():
         values = {"rope_theta": content.get(theta_key, default)} | read_object(by_type, layer_type)
         values |= scaling if layer_type in scaled else {}
-        outside = {"partial_rotary_factor": content.get("partial_rotary_factor")}
-        parameters[layer_type] = make_rope_parameters(values, outside)
+        parameters[layer_type] = make_rope_parameters(values)
     return parameters
 
 
 def read_object(content: dict[str, Any], key: str) -> dict[str, Any]:
-    """Return the object under a key of config.json without its nulls; {} if it is missing or null.
-
-    content: the parsed content of the file.
-
-    """
+    """Return the object under a key of config.json without its nulls; {} if it is missing or null."""
     return {name: part for name, part in (content.get(key) or {}).items() if part is not None}
 
 
-def make_rope_parameters(values: dict[str, Any], content: dict[str, Any]) -> RopeParameters:
-    """Return the RopeParameters with these values, after checking them.
+def make_rope_parameters(values: dict[str, Any]) -> RopeParameters:
+    """Return the RopeParameters with these values; keys that the type does not use are left out.
 
-    values: the content of rope_parameters or rope_scaling, and rope_theta. content: the whole config.json, of
-    which the keys partial_rotary_factor and original_max_position_embeddings matter; some files have them
-    outside of these objects. Keys that the type does not use are left out.
-    Raises InputError if the type is not in ROPE_TYPES, if a value is missing or out of range, or if a key
-    has different values inside and outside: transformers 4 uses the one and transformers 5 the other.
+    Raises the errors of read_rope_parameters.
     """
     rope_type = values.get("rope_type", values.get("type", "default"))
-    if not isinstance(rope_type, str) or rope_type not in ROPE_TYPES:
+    if rope_type not in ROPE_TYPES:
         raise InputError(
             f"rope_type {short_repr(rope_type)} (config.json): supported are {', '.join(ROPE_TYPES)}"
         )
-    required, optional = ROPE_TYPES[rope_type]
-    for key in ("partial_rotary_factor", "original_max_position_embeddings"):
-        outside = content.get(key)
-        is_used = key == "partial_rotary_factor" or key in optional
-        if outside is not None and is_used and key in values and values[key] != outside:
-            raise InputError(
-                f"{key} is {short_repr(outside)}, but {short_repr(values[key])} in rope_scaling or "
-                "rope_parameters (config.json): correct one of the two"
-            )
-        if outside is not None:
-            values = {key: outside} | values
-    if values.get("partial_rotary_factor", 1) != 1:
-        part = short_repr(values["partial_rotary_factor"])
+    if (part := values.get("partial_rotary_factor", 1)) != 1:
         raise InputError(f"partial_rotary_factor is {part} (config.json): only heads rotated as a whole, 1")
-    for key in required:
-        if key not in values:
-            raise InputError(f"{key} is missing (config.json): rope_type {rope_type} needs it")
-    known = {key: values[key] for key in ("rope_theta", *required, *optional) if key in values}
-    for key, value in known.items():
-        is_number = type(value) in (int, float) and MIN_VALUE <= value <= MAX_VALUE
-        if key != "truncate" and not is_number:
-            raise InputError(
-                f"{key} is {short_repr(value)} (config.json): expected a number above 0, from {MIN_VALUE:g} "
-                f"to {MAX_VALUE:g}"
-            )
-    return RopeParameters(rope_type=rope_type, **known)
+    keys = ("rope_theta", *ROPE_TYPES[rope_type])
+    return RopeParameters(rope_type=rope_type, **{key: values[key] for key in keys if key in values})

@@ -32,7 +32,6 @@ from tmft.encoder import (
     init_weights,
     make_attention_bias,
 )
-from tmft.errors import InputError, short_repr
 from tmft.models.final_norm import FinalNormEncoder
 from tmft.models.rotary import RopeParameters, rotate
 from tmft.models.t5 import check_not_fp16
@@ -40,7 +39,6 @@ from tmft.speed.long_rows import LongRowMask, long_row_attention
 from tmft.speed.operators import Dropout, RMSNorm, rms_norm
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # layer types, as in config.json
-MAX_WINDOW = 10_000_000  # tokens; a larger sliding_window must be a mistake
 
 
 class RotarySettings:
@@ -119,32 +117,6 @@ class RotaryConfig(RotarySettings, EncoderConfig):
         if self.norm_offset:
             return OffsetRMSNorm(size, self.layer_norm_eps, self.norm_offset)
         return RMSNorm(size, eps=self.layer_norm_eps)
-
-    def check(self) -> None:
-        """Raise InputError if a value is out of range, or if two values contradict each other."""
-        super().check()
-        H, K, A = self.num_attention_heads, self.num_key_value_heads, self.head_dim
-        if H % K:
-            raise InputError(
-                f"num_attention_heads {H} is not a multiple of num_key_value_heads {K} (config.json): one of "
-                "the two is wrong"
-            )
-        if A == 0 or A % 2:
-            raise InputError(
-                f"head_dim {A} (config.json): expected an even number, for rotary positions; if the key is "
-                "missing, it is hidden_size / num_attention_heads"
-            )
-        if self.layer_types is not None and len(self.layer_types) != self.num_hidden_layers:
-            raise InputError(
-                f"layer_types has {len(self.layer_types)} entries (config.json): num_hidden_layers is "
-                f"{self.num_hidden_layers}, correct one of the two"
-            )
-        window = self.sliding_window
-        if window is not None and (type(window) is not int or not 1 <= window <= MAX_WINDOW):
-            raise InputError(
-                f"sliding_window is {short_repr(window)} (config.json): expected a whole number, 1 or more, "
-                f"at most {MAX_WINDOW}, or null for no window"
-            )
 
 
 class OffsetRMSNorm(RMSNorm):

@@ -13,7 +13,7 @@ feed-forward.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -61,20 +61,6 @@ class T5Config(EncoderConfig):
     def module_counts(self) -> dict[str, int]:
         """How many modules a name with {n} or {m} stands for."""
         return super().module_counts | {"m": self.num_decoder_layers}
-
-    def check(self) -> None:
-        """Raise InputError if a value is out of range, or if the decoder is needed and has no layers."""
-        super().check()
-        if "decoder" in self.components and self.num_decoder_layers == 0:
-            raise InputError(
-                "num_decoder_layers is 0 (config.json): `pooling` decoder needs 1 or more", "pooling"
-            )
-        buckets, distance = self.relative_attention_num_buckets, self.relative_attention_max_distance
-        if buckets < 4 or distance <= buckets // 4:  # see relative_position_bucket
-            raise InputError(
-                f"relative_attention_num_buckets {buckets}, relative_attention_max_distance {distance} "
-                "(config.json): expected 4 buckets or more, and a distance above a quarter of them"
-            )
 
 
 @dataclass(frozen=True)
@@ -181,22 +167,18 @@ def relative_position_bucket(distance: Tensor, num_buckets: int, max_distance: i
     return torch.where(near, distance.abs(), far_bucket) + half * (distance > 0)
 
 
-def relative_bias_matrix(
-    bias_table: nn.Embedding, T: int, max_distance: int, num_buckets: int | None = None
-) -> Tensor:
+def relative_bias_matrix(bias_table: nn.Embedding, T: int, max_distance: int) -> Tensor:
     """Return the biases that are added to the attention scores, (H, T, T).
 
     Entry [h, i, j] is the bias of head h for the distance j - i between tokens i and j.
     bias_table: an embedding of (num_buckets, H). max_distance: see relative_position_bucket.
-    num_buckets: how many rows of the table are used, from the first one on; None means all.
 
     The biases of the distances -T .. T - 1 are looked up once and repeated T times one after the other. From
     entry T on they are viewed as a matrix of width 2T - 1, each row of which begins one distance lower than
     the row above it.
     """
     distance = torch.arange(-T, T, device=bias_table.weight.device)
-    num_buckets = num_buckets or bias_table.num_embeddings
-    buckets = relative_position_bucket(distance, num_buckets, max_distance)
+    buckets = relative_position_bucket(distance, bias_table.num_embeddings, max_distance)
     biases = bias_table(buckets).t()  # (H, 2T)
     rows = biases.repeat(1, T)[:, T:].unflatten(1, (T, 2 * T - 1))
     return rows[..., :T]
@@ -235,13 +217,6 @@ class Attention(nn.Module):
     Scores are not divided by sqrt(A). Instead, the query matrix is initialized with smaller values.
     """
 
-    query: nn.Linear
-    key: nn.Linear
-    value: nn.Linear
-    output: nn.Linear
-    relative_bias: nn.Embedding | None
-    dropout: Dropout
-
     def __init__(self, config: T5Config, has_bias: bool = False):
         """has_bias: whether the module has a table of relative biases, for its own layer or for all."""
         super().__init__()
@@ -274,49 +249,33 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Feed-forward of T5 1.0: two linear maps with an activation in between, for each token separately."""
+    """Feed-forward, for each token separately: down(activation(up(x))) in T5 1.0.
 
-    up: nn.Linear
-    activation: Callable[[Tensor], Tensor]
-    dropout: Dropout
-    down: nn.Linear
-
-    def __init__(self, config: T5Config):
-        super().__init__()
-        D, F, factor = config.hidden_size, config.intermediate_size, config.initializer_range
-        self.up = init_linear(D, F, factor * D**-0.5)
-        self.activation = ACTIVATIONS[config.hidden_act]
-        self.dropout = Dropout(config.hidden_dropout_prob)
-        self.down = init_linear(F, D, factor * F**-0.5)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Return down(activation(up(hidden))): (B, T, D) -> (B, T, D)."""
-        return self.down(self.dropout(self.activation(self.up(hidden))))
-
-
-class GatedFeedForward(nn.Module):
-    """Feed-forward of T5 1.1, mT5 and umT5: down(activation(gate(x)) * linear(x)), for each token separately.
-
-    Source: Shazeer 2020, arXiv:2002.05202.
+    In T5 1.1, mT5 and umT5 it has a gate: down(activation(gate(x)) * linear(x)).
+    Source: Shazeer 2020, arXiv:2002.05202, for the gate.
     """
 
     gate: nn.Linear
     linear: nn.Linear
-    activation: Callable[[Tensor], Tensor]
-    dropout: Dropout
-    down: nn.Linear
+    up: nn.Linear
 
     def __init__(self, config: T5Config):
         super().__init__()
         D, F, factor = config.hidden_size, config.intermediate_size, config.initializer_range
-        self.gate, self.linear = (init_linear(D, F, factor * D**-0.5) for _ in range(2))
+        self.is_gated = config.feed_forward_proj.startswith("gated-")
+        for name in ("gate", "linear") if self.is_gated else ("up",):
+            setattr(self, name, init_linear(D, F, factor * D**-0.5))
         self.activation = ACTIVATIONS[config.hidden_act]
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.down = init_linear(F, D, factor * F**-0.5)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return the output for each token, (B, T, D). hidden: (B, T, D)."""
-        return self.down(self.dropout(self.activation(self.gate(hidden)) * self.linear(hidden)))
+        if self.is_gated:
+            inner = self.activation(self.gate(hidden)) * self.linear(hidden)  # (B, T, F)
+        else:
+            inner = self.activation(self.up(hidden))
+        return self.down(self.dropout(inner))
 
 
 class Layer(nn.Module):
@@ -325,18 +284,12 @@ class Layer(nn.Module):
     Under autocast the residual stream x stays in float32, and so do the norms.
     """
 
-    attention_norm: RMSNorm
-    feed_forward_norm: RMSNorm
-    feed_forward: nn.Module
-    dropout: Dropout
-
     def __init__(self, config: T5Config, attention: nn.Module):
         super().__init__()
         self.attention_norm = make_norm(config)
         self.attention = attention
         self.feed_forward_norm = make_norm(config)
-        is_gated = config.feed_forward_proj.startswith("gated-")
-        self.feed_forward = GatedFeedForward(config) if is_gated else FeedForward(config)
+        self.feed_forward = FeedForward(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, bias: Tensor) -> Tensor:
@@ -351,7 +304,6 @@ class T5Encoder(FinalNormEncoder):
     The final norm is applied to every hidden state, see FinalNormEncoder.
     """
 
-    dropout: Dropout
     config: T5Config
 
     def __init__(self, config: T5Config, layer: int | None = None):

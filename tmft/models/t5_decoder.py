@@ -50,10 +50,6 @@ class FirstTokenAttention(nn.Module):
     does not have them.
     """
 
-    value: nn.Linear
-    output: nn.Linear
-    dropout: Dropout
-
     def __init__(self, config: T5Config):
         super().__init__()
         D, A, H = config.hidden_size, config.d_kv, config.num_attention_heads
@@ -80,9 +76,6 @@ class DecoderLayer(Layer):
     f is first self-attention, then attention to the encoder, then feed-forward.
     """
 
-    cross_norm: nn.RMSNorm
-    cross: Attention
-
     def __init__(self, config: T5Config, attention: FirstTokenAttention):
         super().__init__(config, attention)
         self.cross_norm = make_norm(config)
@@ -101,10 +94,6 @@ class DecoderLayer(Layer):
 
 class Decoder(nn.Module):
     """All layers of a T5 decoder and its final norm."""
-
-    layers: nn.ModuleList
-    norm: nn.RMSNorm
-    dropout: Dropout
 
     def __init__(self, config: T5Config):
         super().__init__()
@@ -131,8 +120,6 @@ class T5WithDecoder(T5Encoder):
     It has all layers of the decoder, but no queries and keys in their self-attention.
     """
 
-    decoder: Decoder
-
     def __init__(self, config: T5Config, layer: int | None = None):
         """layer: how many layers of the encoder to keep; None keeps all. The decoder keeps all its layers."""
         super().__init__(config, layer)
@@ -145,45 +132,19 @@ class T5WithDecoder(T5Encoder):
         hidden: (B, T, D), the last hidden state of the encoder. weights: ignored; it is here because all
         poolings have this parameter.
         """
-        row, column, W = decoder_start_positions(batch)
+        is_start = (batch.position_ids == 0) & (batch.attention_mask > 0)
+        index = is_start.cumsum(1) * (batch.attention_mask > 0)  # (B, T): which sentence of its row, from 1
+        W = int(index.max())
         start_ids = torch.tensor(self.embeddings.extra_ids, device=hidden.device)
         start = self.embeddings.word(start_ids)[0]  # (D,)
-        mask = decoder_start_mask(batch, W, hidden.dtype)[:, None]  # (B, 1, W, T), for all heads
-        return self.decoder(start.expand(len(hidden), W, -1), hidden, mask)[row, column]
-
-
-def is_sentence_start(batch: PackedBatch) -> Tensor:
-    """Return (B, T) bool: True at the first token of each sentence."""
-    return (batch.position_ids == 0) & (batch.attention_mask > 0)
-
-
-def sentence_index_in_row(batch: PackedBatch) -> Tensor:
-    """Return (B, T) int64: which sentence of its row a token belongs to, 1, 2, ...; 0 on padding."""
-    return is_sentence_start(batch).cumsum(1) * (batch.attention_mask > 0)
-
-
-def decoder_start_positions(batch: PackedBatch) -> tuple[Tensor, Tensor, int]:
-    """Return (row, column, W): where the decoder's start token of each sentence is.
-
-    row, column: (S,) int64 each, in the order of the numbers in attention_mask: the start token of the n-th
-    sentence of a row is in column n - 1 of this row. W: the largest number of sentences in a row.
-    """
-    index = sentence_index_in_row(batch)
-    row, position = is_sentence_start(batch).nonzero(as_tuple=True)
-    order = batch.attention_mask[row, position].argsort()
-    return row[order], index[row, position][order] - 1, int(index.max())
-
-
-def decoder_start_mask(batch: PackedBatch, W: int, dtype: torch.dtype) -> Tensor:
-    """Return the mask that is added to the scores of the decoder's attention to the encoder: (B, W, T).
-
-    Entry [b, w, t] is 0 if token t belongs to the sentence of start token w, else the lowest finite number of
-    dtype. In a row with fewer than W sentences the last start tokens belong to no sentence; their outputs are
-    never used.
-    """
-    index = sentence_index_in_row(batch)
-    start_index = torch.arange(1, W + 1, device=index.device).expand(len(index), W)
-    return block_diagonal_mask(index, dtype, query_ids=start_index)
+        # A start token attends to its sentence. In a row with fewer than W sentences the last start tokens
+        # have no sentence; their outputs are never used.
+        start_index = torch.arange(1, W + 1, device=index.device).expand(len(index), W)
+        mask = block_diagonal_mask(index, hidden.dtype, query_ids=start_index)[:, None]  # (B, 1, W, T)
+        outputs = self.decoder(start.expand(len(hidden), W, -1), hidden, mask)  # (B, W, D)
+        row, position = is_start.nonzero(as_tuple=True)  # (S,) each
+        order = batch.attention_mask[row, position].argsort()  # that of the sentences in the batch
+        return outputs[row, index[row, position] - 1][order]
 
 
 # T5, mT5 and umT5, with and without the decoder.
