@@ -1,16 +1,14 @@
-"""DeBERTa of versions 2 and 3: equal to transformers in every shape that a config can ask for."""
+"""DeBERTa of versions 2 and 3: its buckets, the files of the hub, and half precision."""
 
 import pytest
 import torch
 from conftest import store_weights, stored_weights
 
 from tmft.checkpoints.load import load_encoder_with_report
-from tmft.checkpoints.model_card import describe_compatibility
 from tmft.checkpoints.save import save_encoder
 from tmft.deberta import log_bucket_position
 from tmft.models.families import config_from_dict, parameter_counts, random_encoder
 from tmft.packing import pack
-from tmft.sentence_encoder import SentenceEncoder
 
 V3 = {  # as microsoft/deberta-v3-base says it, but small; 12 per head, so that no scale is a power of two
     "model_type": "deberta-v2",
@@ -32,15 +30,6 @@ V3 = {  # as microsoft/deberta-v3-base says it, but small; 12 per head, so that 
 }
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """A version 3 checkpoint with a vocabulary."""
-    save_encoder(random_encoder(config_from_dict(V3)), tmp_path)
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
-    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
-    return tmp_path
-
-
 @pytest.mark.parametrize(("buckets", "longest"), [(256, 512), (9, 33), (2, 8), (64, 300)])
 def test_buckets_equal_transformers(buckets, longest):
     from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
@@ -50,25 +39,18 @@ def test_buckets_equal_transformers(buckets, longest):
     assert log_bucket_position(distance, buckets, longest).equal(theirs)
 
 
-@pytest.fixture
-def hub_file(folder) -> dict:
-    """The weights of folder, now as the hub has them.
-
-    That is: the prefix, two heads, a position table that is not used, fp16, one legacy name.
-    """
-    weights = {f"deberta.{name}": weight.half() for name, weight in stored_weights(folder).items()}
+def test_a_file_of_the_hub_is_read(tmp_path):
+    """It has a prefix, two heads, a position table that is not used, fp16, and one legacy name."""
+    save_encoder(random_encoder(config_from_dict(V3)), tmp_path)
+    weights = {f"deberta.{name}": weight.half() for name, weight in stored_weights(tmp_path).items()}
     word = "deberta.embeddings.word_embeddings"
     weights[f"{word}._weight"] = weights.pop(f"{word}.weight")
     weights["deberta.embeddings.position_embeddings.weight"] = torch.zeros(512, 36).half()
     weights["deberta.embeddings.position_ids"] = torch.arange(512)[None]
     weights["lm_predictions.lm_head.bias"] = torch.zeros(40).half()
     weights["mask_predictions.dense.weight"] = torch.zeros(36, 36).half()
-    store_weights(folder, weights)
-    return weights
-
-
-def test_heads_in_hub_files_are_known(hub_file, folder):
-    _, report = load_encoder_with_report(folder, layer=2)
+    store_weights(tmp_path, weights)
+    _, report = load_encoder_with_report(tmp_path, layer=2)
     assert report.ignored_heads == {
         "lm_predictions": 1,
         "mask_predictions": 1,
@@ -77,25 +59,9 @@ def test_heads_in_hub_files_are_known(hub_file, folder):
 
 
 def test_parameter_counts_of_version_3_base():
-    content = V3 | {
-        "vocab_size": 128100,
-        "hidden_size": 768,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "intermediate_size": 3072,
-    }
-    counts = parameter_counts(config_from_dict(content), 7)
+    sizes = {"vocab_size": 128100, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
+    counts = parameter_counts(config_from_dict(V3 | sizes | {"intermediate_size": 3072}), 7)
     assert counts == {"paper": 147_997_440, "stored": 147_997_440 + 512 * 768 + 2 * 768}
-
-
-def test_zero_layers_are_saved_with_the_warning_that_transformers_cannot_run_them(folder, tmp_path):
-    model = SentenceEncoder.from_pretrained(folder, layer=0)
-    model.save_pretrained(tmp_path / "saved")
-    assert describe_compatibility(model) == "transformers cannot run a deberta-v2 of 0 layers; tmft can."
-    assert (
-        f"**In other libraries:** {describe_compatibility(model)}"
-        in (tmp_path / "saved/README.md").read_text()
-    )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

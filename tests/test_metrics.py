@@ -39,20 +39,13 @@ def examples(labels: list, **subsets: slice) -> Examples:
     return Examples(([""] * len(labels), [""] * len(labels)), labels, subsets)
 
 
-@pytest.fixture
-def of_subsets() -> dict:
+def test_subsets_are_correlated_at_once_and_each_alone():
     """Scores of two subsets, each in perfect order; all pairs together are not."""
     subsets = examples([1, 2, 3, 1, 2, 3], a=slice(0, 3), b=slice(3, 6))
-    return compute_metrics(np.array([1, 2, 3, 4, 5, 6]), subsets, TASKS["sts12"])
-
-
-def test_the_pairs_of_all_subsets_are_correlated_at_once(of_subsets):
-    assert of_subsets["spearman"] == pytest.approx(8 / math.sqrt(17.5 * 16))  # ranks 1.5, 3.5, 5.5 twice
-
-
-def test_each_subset_is_also_correlated_alone(of_subsets):
-    assert of_subsets["subsets"] == pytest.approx({"a": 1, "b": 1})
-    assert of_subsets["subset_mean"] == pytest.approx(1)
+    result = compute_metrics(np.array([1, 2, 3, 4, 5, 6]), subsets, TASKS["sts12"])
+    assert result["spearman"] == pytest.approx(8 / math.sqrt(17.5 * 16))  # ranks 1.5, 3.5, 5.5 twice
+    assert result["subsets"] == pytest.approx({"a": 1, "b": 1})
+    assert result["subset_mean"] == pytest.approx(1)
 
 
 def test_f1_at_a_threshold_by_hand():
@@ -61,23 +54,19 @@ def test_f1_at_a_threshold_by_hand():
     assert result == pytest.approx({"f1": 2 / 3, "accuracy": 3 / 5, "threshold": 0.5})
 
 
-def test_the_best_threshold_is_halfway_between_two_values():
-    """F1 at each cut, from the top: 2/4, 2/5, 4/6, 6/7, 6/8. The fourth, between 0.4 and 0.1, is best."""
-    assert best_threshold(np.array([0.9, 0.8, 0.5, 0.4, 0.1]), np.array([1, 0, 1, 1, 0])) == pytest.approx(
-        0.25
-    )
-
-
-def test_the_threshold_does_not_separate_equal_values():
-    """Between the two 0.5, F1 would be 1; below both it is 2 * 1 / (2 + 1), which is the best possible."""
-    threshold = best_threshold(np.array([0.5, 0.5, 0.2]), np.array([1, 0, 0]))
-    assert threshold == pytest.approx(0.35)
-    assert threshold_metrics([0.5, 0.5, 0.2], [1, 0, 0])["f1"] == pytest.approx(2 / 3)
-
-
-def test_all_pairs_may_be_predicted_as_1_and_the_highest_of_equal_cuts_is_taken():
-    assert best_threshold(np.array([0.3, 0.2]), np.array([0, 1])) == 0.2
-    assert best_threshold(np.array([0.4, 0.3, 0.2, 0.1]), np.array([1, 0, 0, 1])) == pytest.approx(0.35)
+@pytest.mark.parametrize(
+    ("predicted", "gold", "threshold"),
+    [
+        # F1 at each cut, from the top: 2/4, 2/5, 4/6, 6/7, 6/8. The fourth, between 0.4 and 0.1, is best.
+        ([0.9, 0.8, 0.5, 0.4, 0.1], [1, 0, 1, 1, 0], 0.25),
+        # Between the two 0.5, F1 would be 1; below both it is 2 * 1 / (2 + 1), which is the best possible.
+        ([0.5, 0.5, 0.2], [1, 0, 0], 0.35),
+        ([0.3, 0.2], [0, 1], 0.2),  # all pairs are predicted as 1
+        ([0.4, 0.3, 0.2, 0.1], [1, 0, 0, 1], 0.35),  # the highest of equal cuts
+    ],
+)
+def test_the_best_threshold_is_halfway_between_two_values(predicted, gold, threshold):
+    assert best_threshold(np.array(predicted), np.array(gold)) == pytest.approx(threshold)
 
 
 def test_no_threshold_beats_the_best_one():
@@ -105,16 +94,6 @@ def test_each_metric_reports_itself(name):
     if expected_prediction(name) == "embedding":
         predicted, gold = np.eye(3), torch.eye(3)
     assert name in METRICS[name](predicted, gold, None)
-
-
-def test_the_threshold_of_dev_is_used_on_test():
-    result = compute_metrics(np.array([0.6, 0.7]), examples([1, 0]), TASKS["mrpc"], threshold=0.65)
-    assert result == {"pairs": 2, "f1": 0.0, "accuracy": 0.0, "threshold": 0.65}
-
-
-def test_classes_are_scored_with_macro_f1_and_accuracy():
-    result = compute_metrics(np.array([1, 0]), examples([1, 0]), TASKS["sicke"])
-    assert result == {"pairs": 2, "f1_macro": 1.0, "accuracy": 1.0}
 
 
 # all-MiniLM-L6-v2 at its last layer, Spearman x 100, as sentence-transformers 6.2 gives it on the same files.

@@ -13,7 +13,6 @@ from tmft.optimizers import OPTIMIZERS, MixedPrecision
 from tmft.tasks import TASKS
 
 CPU = torch.device("cpu")
-HUGE = 1e36  # finite, but infinite in float32 after the initial loss scale of 65536
 TRAIN = Examples((SENTENCES, [*SENTENCES[2:], *SENTENCES[:2]]), [4.5, 2.0, 3.0, 0.5, 1.5])
 
 
@@ -38,14 +37,6 @@ def test_adafactor_takes_the_steps_of_transformers(scale):
     for a, b, before in zip(ours, theirs, start, strict=True):
         step = (b - before).abs().max()
         assert step > 0 and (a - b).abs().max() < 1e-3 * step
-
-
-@pytest.mark.parametrize(("max_norm", "gradient"), [(1.0, [0.6, 0.8]), (10.0, [3.0, 4.0]), (0.0, [3.0, 4.0])])
-def test_gradients_are_clipped_to_the_norm_and_not_at_all_if_it_is_0(max_norm, gradient):
-    weight = nn.Parameter(torch.zeros(2))
-    weight.grad = torch.tensor([3.0, 4.0])
-    MixedPrecision(CPU, "fp32").clip_grad_norm_(torch.optim.SGD([weight]), [weight], max_norm)
-    assert weight.grad.tolist() == pytest.approx(gradient)
 
 
 def losses(**recipe) -> tuple[list[float], nn.Module]:
@@ -73,38 +64,20 @@ def test_adafactor_learns_and_looks_at_every_row_of_the_table(monkeypatch):
 # ------------------------------------------------------------------------------------ mixed precision
 
 
-def one_step(
-    precision: str, factor: float = 1.0, max_norm: float = 1e9
-) -> tuple[nn.Parameter, MixedPrecision, bool]:
-    """One SGD step with lr 1 on the loss factor * (3 x + 4 y) from (0, 0): the weights, amp, amp.step()."""
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    ("max_norm", "expected"), [(10.0, [-3.0, -4.0]), (1.0, [-0.6, -0.8]), (0.0, [-3.0, -4.0])]
+)
+def test_gradients_are_clipped_at_their_true_norm_and_not_at_all_if_the_limit_is_0(
+    precision, max_norm, expected
+):
+    """A step of SGD with lr 1 on the loss 3 x + 4 y from (0, 0); the norm is 5."""
     weight, slope = nn.Parameter(torch.zeros(2)), torch.tensor([3.0, 4.0])
     optimizer, amp = torch.optim.SGD([weight], lr=1.0), MixedPrecision(CPU, precision)
-    amp.backward((weight * slope).sum() * factor)
+    amp.backward((weight * slope).sum())
     amp.clip_grad_norm_(optimizer, [weight], max_norm)
-    return weight, amp, amp.step(optimizer)
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_gradients_are_clipped_at_their_true_norm(precision):
-    """The norm is 5: a limit of 10 changes nothing, a limit of 1 makes the gradient five times smaller."""
-    for max_norm, expected in [(10.0, [-3.0, -4.0]), (1.0, [-0.6, -0.8])]:
-        weight, _, taken = one_step(precision, max_norm=max_norm)
-        assert taken
-        torch.testing.assert_close(weight.data, torch.tensor(expected), rtol=1e-5, atol=0)
-
-
-def test_an_fp16_overflow_skips_the_step_and_halves_the_scale():
-    weight, amp, taken = one_step("fp16", HUGE)
-    assert not taken and weight.tolist() == [0.0, 0.0] and amp.scaler.get_scale() == 2**15
-    weight, amp, taken = one_step("fp16")
-    assert taken and amp.scaler.get_scale() == 2**16
-
-
-@pytest.mark.parametrize(("precision", "scale"), [("fp32", 1.0), ("bf16", 1.0), ("fp16", 2.0**16)])
-def test_only_fp16_scales_the_loss(precision, scale):
-    weight = nn.Parameter(torch.zeros(2))
-    MixedPrecision(CPU, precision).backward(weight.sum())
-    assert weight.grad.tolist() == [scale, scale]
+    assert amp.step(optimizer)
+    torch.testing.assert_close(weight.data, torch.tensor(expected), rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize(("precision", "dtype"), PRECISIONS.items())

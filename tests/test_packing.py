@@ -1,7 +1,6 @@
 """Packing: every sentence is in the batch once, complete, with its own number and its own positions."""
 
 import numpy as np
-import pytest
 import torch
 
 from tmft.packing import TokenizedCorpus, pack, pack_arrays
@@ -9,16 +8,13 @@ from tmft.packing import TokenizedCorpus, pack, pack_arrays
 SENTENCES = [[1, 2, 3], [4], [5] * 60, [6] * 10, [7, 8], [9] * 64]
 
 
-@pytest.mark.parametrize("number", range(1, len(SENTENCES) + 1))
-def test_packing_loses_no_token_and_restarts_the_positions(number):
-    batch = pack(SENTENCES, packed_length=64)
-    mask = batch.attention_mask == number
-    assert batch.input_ids[mask].tolist() == SENTENCES[number - 1]
-    assert batch.position_ids[mask].tolist() == list(range(len(SENTENCES[number - 1])))
-
-
-def test_the_rest_of_a_row_is_padding():
+def test_packing_loses_no_token_restarts_the_positions_and_the_rest_of_a_row_is_padding():
     batch = pack(SENTENCES, packed_length=64, pad_id=99)
+    assert batch.num_sentences == len(SENTENCES)
+    for number, sentence in enumerate(SENTENCES, 1):
+        mask = batch.attention_mask == number
+        assert batch.input_ids[mask].tolist() == sentence
+        assert batch.position_ids[mask].tolist() == list(range(len(sentence)))
     padding = batch.attention_mask == 0
     assert padding.sum() == batch.input_ids.numel() - sum(map(len, SENTENCES))
     assert (batch.input_ids[padding] == 99).all()
@@ -31,10 +27,6 @@ def test_one_sentence_that_fills_its_row_is_packed_as_the_same_row_of_arrays():
     for tensor, expected in zip(batch.inputs, arrays.inputs, strict=True):
         assert torch.equal(tensor, expected) and tensor.dtype == expected.dtype
     assert batch.num_sentences == arrays.num_sentences
-
-
-def test_the_sentences_are_counted():
-    assert pack(SENTENCES).num_sentences == len(SENTENCES)
 
 
 def test_rows_are_filled_longest_first_where_the_least_room_is_left():
@@ -58,12 +50,6 @@ def test_pack_arrays_returns_the_index_of_each_token():
     tokens = np.arange(1, 18)
     batch, index = pack_arrays(tokens, np.array([3, 9, 5]), T=10, pad_id=0)
     assert batch.input_ids.flatten()[torch.from_numpy(index)].tolist() == tokens.tolist()
-
-
-def test_an_encoder_is_called_with_tokens_sentences_and_positions():
-    batch = pack(SENTENCES)
-    expected = (batch.input_ids, batch.attention_mask, batch.position_ids)
-    assert all(tensor is field for tensor, field in zip(batch.inputs, expected, strict=True))
 
 
 def test_a_corpus_gives_each_sentence_back_as_it_came_and_takes_four_bytes_a_token_and_eight_a_sentence():

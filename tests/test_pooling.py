@@ -46,43 +46,28 @@ def test_poolings_by_hand(name, weights):
     torch.testing.assert_close(pooled, torch.tensor([[9.0, 8.0], expected]))
 
 
-@pytest.mark.parametrize("name", PARAMETER_FREE)
-def test_a_pooling_returns_as_many_vectors_as_it_declares(name):
-    assert POOLINGS[name].pool(HIDDEN, BATCH, None).shape == (2, 2 * POOLINGS[name].num_vectors)
-
-
-@pytest.mark.parametrize("name", PARAMETER_FREE)
-def test_gradients_reach_each_sentence_and_no_padding(name):
-    hidden = HIDDEN.clone().requires_grad_()
-    POOLINGS[name].pool(hidden, BATCH, None).sum().backward()
-    reached = hidden.grad[0].any(-1)
-    assert reached[:3].any()
-    assert reached[3]
-    assert not reached[4]
-
-
 def test_a_plus_joins_several_poolings_in_the_given_order():
     assert parse_pooling("max+mean") == [POOLINGS["max"], POOLINGS["mean"]]
     assert parse_pooling("mean+max") == [POOLINGS["mean"], POOLINGS["max"]]
 
 
 @pytest.mark.parametrize(
-    ("name", "nearest"),
-    [("meen", "mean"), ("max+meen", "mean"), ("last_token", "lasttoken"), ("weighted_mean", "weightedmean")],
+    ("name", "suggestion"),
+    [
+        ("meen", "; did you mean mean?"),
+        ("max+meen", "; did you mean mean?"),
+        ("last_token", "; did you mean lasttoken?"),
+        ("weighted_mean", "; did you mean weightedmean?"),
+        *((name, "") for name in ("attention", "", "mean+")),
+    ],
 )
-def test_an_unknown_pooling_is_an_error_that_suggests_the_nearest(name, nearest):
+def test_an_unknown_pooling_is_an_error_that_suggests_one_if_it_is_near(name, suggestion):
     with pytest.raises(InputError) as error:
         parse_pooling(name)
     assert str(error.value) == (
         f"pooling {name!r}: choose one of mean, cls, max, mean_sqrt_len_tokens, weightedmean, lasttoken, "
-        f"pooler, decoder, or several as in max+mean; did you mean {nearest}?"
+        f"pooler, decoder, or several as in max+mean{suggestion}"
     )
-
-
-@pytest.mark.parametrize("name", ["attention", "", "mean+"])
-def test_a_name_unlike_any_pooling_is_an_error_without_a_suggestion(name):
-    with pytest.raises(InputError, match="choose one of mean, .* or several as in max\\+mean$"):
-        parse_pooling(name)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "weightedmean", "mean_sqrt_len_tokens"])

@@ -1,6 +1,6 @@
 """The table of the words that occur is a copy inside a block, and the whole table is there after it.
 
-tests/test_loop.py compares training it with training the whole table.
+tests/speed/test_without_speed.py compares training it with training the whole table.
 """
 
 import torch
