@@ -1,6 +1,7 @@
 """Rotary positions: frequencies with the bits of transformers, keys of both ages, rotations, errors."""
 
 import math
+import random
 
 import pytest
 import torch
@@ -56,6 +57,35 @@ def test_queries_in_16_bits_are_rotated_in_float32():
     q = torch.randn(1, 2, 5, 8, generator=torch.manual_seed(2)).bfloat16()
     cos, sin = RopeParameters().cos_sin(torch.arange(1000, 1005)[None], 8, 2048)
     assert torch.equal(rotate(q, cos, sin), rotate(q.float(), cos, sin))
+
+
+@pytest.mark.parametrize("number", range(30))
+def test_keys_of_both_ages_are_read_as_transformers_reads_them(number):
+    """Any mixture of the old and the new keys, some null; the values inside win over those beside them."""
+    from transformers import Qwen2Config
+
+    choose, content = random.Random(number), {"max_position_embeddings": 99}
+    for key in ("rope_scaling", "rope_parameters"):
+        values = choose.choice([None, {}, *SCALINGS[:5]])
+        if choose.random() < 0.6:
+            content[key] = values and dict(values)
+            if values and choose.random() < 0.5:
+                content[key]["rope_theta"] = choose.choice([3.0, 40000.0])
+            if values and key == "rope_scaling" and choose.random() < 0.5:
+                content[key]["type"] = content[key].pop("rope_type")
+    if choose.random() < 0.6:
+        content["rope_theta"] = choose.choice([77, 88.0])
+    rope = read_rope_parameters({key: value for key, value in content.items() if value is not None})
+    config = Qwen2Config(**content)
+    theirs = {key: value for key, value in config.rope_parameters.items() if key != "type"}
+    if "original_max_position_embeddings" in theirs:
+        theirs["original_max_position_embeddings"] = rope.original_max_position_embeddings or 99
+        assert theirs["original_max_position_embeddings"] == 99 or rope.original_max_position_embeddings
+    ours = rope.to_hf()
+    assert ours == {key: theirs[key] for key in ours}
+    again = Qwen2Config(max_position_embeddings=99, **rope.to_old_hf())
+    assert rope == read_rope_parameters(rope.to_old_hf()) == read_rope_parameters({"rope_parameters": ours})
+    assert {key: again.rope_parameters[key] for key in ours} == ours
 
 
 @pytest.mark.parametrize(

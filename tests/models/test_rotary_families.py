@@ -234,3 +234,28 @@ def test_a_head_that_config_json_does_not_describe_is_one_line(tmp_path):
     store_weights(tmp_path, weights)
     with pytest.raises(InputError, match="missing tensor decoder.bias .*: the head is incomplete"):
         read_mlm_head(ModelFolder.open(tmp_path), config)
+
+
+def test_no_old_key_is_written_that_would_say_something_else(tmp_path):
+    rope = {FULL: {"rope_type": "linear", "rope_theta": 9.0, "factor": 2.0}}
+    config = config_from_dict(
+        MODERNBERT | {"layer_types": [SLIDING, FULL, FULL, SLIDING, FULL], "rope_parameters": rope}
+    )
+    save_encoder(random_encoder(config), tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    assert not {"global_attn_every_n_layers", "global_rope_theta"} & content.keys()
+    assert content["local_rope_theta"] == 10000.0
+    assert load_encoder(tmp_path).config == config
+
+
+def test_transformers_opens_a_saved_gte_with_ntk_scaling(tmp_path):
+    torch.manual_seed(0)
+    encoder = random_encoder(config_from_dict(FIRST_GTE | {"initializer_range": 0.3})).eval()
+    save_encoder(encoder, tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    assert content["model_type"] == "gte" and content["rope_parameters"]["rope_theta"] == 160000.0
+    with torch.inference_mode():
+        theirs = open_in_transformers("GteModel", tmp_path)(torch.tensor([IDS])).last_hidden_state[0]
+        ours = encoder(torch.tensor([IDS]), torch.ones(1, 12))[0]
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+    assert load_encoder(tmp_path).config.rope == encoder.config.rope

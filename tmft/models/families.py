@@ -93,7 +93,8 @@ def config_from_dict(content: dict[str, Any], components: Iterable[str] = ()) ->
     for name, other in family.other_keys.items():
         if other in content:
             content.setdefault(name, content[other])
-    for name, allowed in family.supported.items():
+    is_encoder = not hasattr(family.config, "is_decoder")
+    for name, allowed in (family.supported | ({"is_decoder": (False,)} if is_encoder else {})).items():
         if content.get(name) not in (None, *allowed):
             words = " or ".join(json.dumps(value) for value in allowed) or "null"
             found = sanitize(json.dumps(content[name]), 80)

@@ -326,6 +326,7 @@ NOMIC_SUPPORTED = {
     "prenorm":                (False,),
     "parallel_block":         (False,),
     "causal":                 (False,),
+    "scale_attn_weights":     (True,),
 }
 GTE_SUPPORTED = {
     "position_embedding_type": ("rope",),
@@ -512,6 +513,8 @@ def complete_nomic(content: dict[str, Any], values: dict[str, Any]) -> dict[str,
     scaling, rope_theta = content.get("rope_scaling"), values["rope"].rope_theta
     if not isinstance(scaling, dict) or scaling.get("rope_type", scaling.get("type")) != "ntk":
         return values | {"rope": read_rope_parameters(content, rope_theta)}
+    if scaling.get("mixed_b") is not None:
+        raise InputError("mixed_b in rope_scaling (config.json): only ntk without it is supported")
     linear = {key: value for key, value in scaling.items() if key in ("factor", "rope_theta")}
     rope = read_rope_parameters(content | {"rope_scaling": linear | {"rope_type": "linear"}}, rope_theta)
     factor = rope.factor ** (2 / max(values["head_dim"], 1))
@@ -547,8 +550,11 @@ def complete_decoder(
 
 
 def gemma3_extra_keys(config: Gemma3Config) -> dict[str, Any]:
-    """Return the keys for rotary positions, as all versions of transformers read them."""
-    return config.rope.to_old_hf() | {"rope_local_base_freq": config.rope_of(SLIDING).rope_theta}
+    """Return the keys for rotary positions, those of transformers 4 if they can express them."""
+    sliding_rope = config.rope_of(SLIDING)
+    if sliding_rope.rope_type != "default":
+        return {"rope_parameters": {FULL: config.rope.to_hf(), SLIDING: sliding_rope.to_hf()}}
+    return config.rope.to_old_hf() | {"rope_local_base_freq": sliding_rope.rope_theta}
 
 
 # ------------------------------------------------------------------------------- entries of the registry
