@@ -25,7 +25,6 @@ from tmft import InputError, SentenceEncoder
 from tmft.cli import encode_command as encode
 from tmft.cli import export_command as export
 from tmft.cli import report_command as report
-from tmft.cli import search_command as search
 from tmft.cli.parser import run_command
 from tmft.io import atomic
 from tmft.io.distributed import Processes
@@ -158,7 +157,6 @@ def test_every_command_works_in_a_folder_with_awkward_names_on_its_path(tmp_path
     evaluate.main([str(run)])
     lines, vectors = str(place / "lines.txt"), place / "vectors.npy"
     encode.main([str(run), lines, "--out", str(vectors)])
-    search.main([str(run), "a man plays", "--corpus", lines, "--vectors", str(vectors)])
     export.main([str(run), str(place / "exported")])
     report.main([str(place / "runs"), "--out", str(place / "report")])
     cka.main([str(run), str(place / "tiny"), "--data", lines])
@@ -209,10 +207,24 @@ def test_commands_work_where_the_default_encoding_is_not_utf_8(tiny_folder, tmp_
         (tmp_path / f"{split}.tsv").write_text(rows, encoding="utf-8")
     (tmp_path / "lines.txt").write_text("한국 가 é\nein Mann, der Gitarre spielt ü\n", encoding="utf-8")
     commands = [
-        ["train", "--ckpt", "model", "--data", ".", "--layer", "1", "--epochs", "1", "--run-name", "r"],
+        [
+            "train",
+            "--ckpt",
+            "model",
+            "--data",
+            ".",
+            "--layer",
+            "1",
+            "--epochs",
+            "1",
+            "--run-name",
+            "r",
+            "--objective",
+            "concat_head",
+        ],
         ["evaluate", "runs/r-layer1-seed0"],
         ["encode", "runs/r-layer1-seed0", "lines.txt", "--out", "vectors.npy"],
-        ["search", "runs/r-layer1-seed0", "Mann", "--corpus", "lines.txt"],
+        ["predict", "runs/r-layer1-seed0", "test.tsv"],
         ["report", "runs", "--out", "report"],
     ]
     settings = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONWARNDEFAULTENCODING": "1"}
@@ -223,6 +235,6 @@ def test_commands_work_where_the_default_encoding_is_not_utf_8(tiny_folder, tmp_
     )
     assert done.returncode == 0, done.stderr
     printed = done.stdout
-    assert r"\ud55c\uad6d" in printed and "spielt ü" in printed  # escaped where cp1252 lacks it
+    assert r"\ud55c\uad6d" in printed and "\tü \\uac00\n" in printed  # escaped where cp1252 lacks it
     page = [path for path in (tmp_path / "report").iterdir() if path.suffix in (".md", ".html", ".tsv")]
     assert page and all(b"\r" not in path.read_bytes() for path in page)

@@ -199,7 +199,6 @@ RUN = [
     ("evaluate.py", "runs", {FINE_TUNED: "{run} --data my-pairs"}),
     ("evaluate.py", "google", {ELECTRA: "{tiny} --data my-pairs"}),
     ("train.py", "--ckpt data/twins/mlm", {"--text": "--epochs 1 --selection-metric teacher_cosine --text"}),
-    ("-m tmft search", "", {}),
     ("-m tmft encode", "", {}),
     ("cka.py", "", {ELECTRA: "{tiny}", BERT: "{tiny} --data sentences.txt"}),
     ("-m tmft report", "", {}),

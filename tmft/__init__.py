@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tmft.pooling import POOLINGS as POOLINGS
     from tmft.runs.predictor import Predictor as Predictor
     from tmft.sentence_encoder import SentenceEncoder as SentenceEncoder
-    from tmft.serving.search import search as search
     from tmft.students.distill import distill as distill
     from tmft.tasks import TASKS as TASKS
     from tmft.tasks import Task as Task
@@ -47,7 +46,6 @@ MODULES = {
     "Task": "tasks",
     # other uses of a model
     "Predictor": "runs.predictor",
-    "search": "serving.search",
     "distill": "students.distill",
     "linear_cka": "cka",
     # registries: to add something of your own is a row in one of them

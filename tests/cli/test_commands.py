@@ -21,7 +21,6 @@ from tmft.cli import encode_command as encode
 from tmft.cli import export_command as export
 from tmft.cli import predict_command as predict
 from tmft.cli import report_command as report
-from tmft.cli import search_command as search
 from tmft.cli import serve_command as serve
 from tmft.cli import student_command as student
 from tmft.cli import tables_command as tables
@@ -112,7 +111,6 @@ COMMANDS = {
     "train": train,
     "evaluate": evaluate,
     "encode": encode,
-    "search": search,
     "predict": predict,
     "serve": serve,
     "export": export,
@@ -132,7 +130,6 @@ def message_of(name: str, words: list[str], arguments, tiny_folder, tiny_data) -
         "evaluate": [*folder, *data],
         "cka": [*folder, *folder],
         "encode": [*folder, "x.txt", "--out", "x.npy"],
-        "search": [*folder, "a query", "--corpus", "x.txt"],
         "export": [*folder, str(tiny_folder / "export"), *data],
         "report": ["runs"],
         "tables": folder,

@@ -7,7 +7,6 @@ from conftest import assert_same_embeddings, stored_weights, tiny_model
 
 from tmft.cli import encode_command as encode
 from tmft.cli import export_command as export
-from tmft.cli import search_command as search
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
 
@@ -42,15 +41,6 @@ def test_float32_is_the_default(folder, text, tmp_path):
     np.testing.assert_array_equal(encoded(folder, text, tmp_path, "--dtype", "float32"), exact)
     model = SentenceEncoder.from_pretrained(folder, dtype="float16")
     np.testing.assert_array_equal(encoded(folder, text, tmp_path, "--dtype", "float16"), model.encode(LINES))
-
-
-def test_vectors_of_another_dtype_are_refused(folder, text, tmp_path, capsys):
-    encoded(folder, text, tmp_path, "--dtype", "auto")
-    words = [folder, "guitar", "--corpus", text, "--vectors", str(tmp_path / "0.npy")]
-    search.main([*words, "--dtype", "bfloat16"])
-    assert len(capsys.readouterr().out.splitlines()) >= len(LINES)
-    with pytest.raises(InputError, match="precision"):
-        search.main(words)
 
 
 def test_export_keeps_the_stored_dtype_on_request(folder, tmp_path, capsys):

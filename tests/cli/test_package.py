@@ -98,7 +98,6 @@ def test_an_installed_copy_works_in_another_folder(tmp_path):
         "cka": ": tmft train --ckpt ",
         f"evaluate {run}": "spearman",
         f"encode {run} lines.txt --out vectors.npy": "wrote vectors.npy",
-        f"search {run} dog --corpus lines.txt": "Dogs sleep.",
         f"export {run} exported": "wrote",
         "report runs": "layer",
         "encode text": "[-0.039",
@@ -125,4 +124,4 @@ for line in sys.argv[1:]:
         assert expected in text and "python" not in text
     assert begin == "" and printed[0].startswith("tmft train") and printed[1].startswith("tmft cka ")
     names = {path.name for path in (tmp_path / "user").iterdir()}
-    assert names == {"lines.txt", "runs", "vectors.npy", "vectors.npy.json", "exported", "tiny-exported"}
+    assert names == {"lines.txt", "runs", "vectors.npy", "exported", "tiny-exported"}

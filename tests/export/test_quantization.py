@@ -21,7 +21,7 @@ from tmft.export.quantization import (
     encoder_to_int8,
     warn_if_slow_in_bfloat16,
 )
-from tmft.serving.embedding_identity import model_record
+from tmft.serving.encode_file import model_digest
 
 SHAPES = {name: {"model_type": name} for name in ("bert", "electra", "modernbert", "nomic_bert", "gte")}
 SHAPES["deberta-v2"] = DEBERTA | {"position_buckets": 8}
@@ -100,7 +100,7 @@ def test_a_model_is_rounded_to_the_same_numbers_each_time_and_a_sentence_is_alon
     models = [tiny_model(), tiny_model()]
     for model in models:
         encoder_to_int8(model)
-    digests = [model_record(model)["weights"] for model in (*models, tiny_model())]
+    digests = [model_digest(model) for model in (*models, tiny_model())]
     assert digests[0] == digests[1] != digests[2]
     assert not any(part.training for part in models[0].encoder.modules())
     embeddings = models[0].encode(SENTENCES)
@@ -110,7 +110,7 @@ def test_a_model_is_rounded_to_the_same_numbers_each_time_and_a_sentence_is_alon
     changed = tiny_model()
     changed.encoder.layers[0].feed_forward.down.weight.data[0, 0] += 1e-3
     encoder_to_int8(changed)
-    assert model_record(changed)["weights"] != digests[0]
+    assert model_digest(changed) != digests[0]
 
 
 @can_int8

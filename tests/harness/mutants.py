@@ -69,9 +69,7 @@ TESTS = {
     "tmft/runs/run_folder.py":
         "runs/test_run_folder.py runs/test_run_inputs.py runs/test_sweep_plan.py losses/test_losses.py "
         "training/test_checkpointing.py",
-    "tmft/serving/encode_file.py":
-        "serving/test_encode_file.py serving/test_encode_table.py serving/test_search.py",
-    "tmft/serving/search.py": "serving/test_search.py",
+    "tmft/serving/encode_file.py": "serving/test_encode_file.py",
     "tmft/export/export.py": "export/test_export.py export/test_compact_export.py",
     "tmft/export/numpy_encoder.py": "export/test_compact_export.py",
     "tmft/students/distillation_data.py": "students/test_distillation_loss.py datasets/test_sentences.py",

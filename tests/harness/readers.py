@@ -1,7 +1,6 @@
 """The readers that fuzz.py tests: one for each kind of file that users may download, with valid files."""
 
 import gzip
-import hashlib
 import json
 import logging
 import lzma
@@ -31,12 +30,12 @@ from tmft.datasets.readers import SHA256
 from tmft.datasets.releases import RELEASES
 from tmft.embedding.token_weights import TokenWeights
 from tmft.io.distributed import single_process
+from tmft.io.files import digest
 from tmft.io.text import read_sentences
 from tmft.models.families import config_from_dict, random_encoder
 from tmft.pretraining.corpus import read_nonempty_lines
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.serving.embedding_identity import line_bytes, model_record
-from tmft.serving.encode_file import MODEL_FILE, encode_file, write_block
+from tmft.serving.encode_file import encode_file, model_digest
 from tmft.tasks import Task
 from tmft.training.checkpointing import TrainingCheckpoint
 from tmft.training_free.postprocessing import fit_postprocessing
@@ -222,13 +221,12 @@ def resume_encoding(folder: Path) -> None:
 
 
 def interrupt_encoding(folder: Path) -> None:
-    """Write the files of encode_file as they are after its first block."""
+    """Write the first block of encode_file."""
     (folder / "a.txt").write_text("A man plays.\n" * 1500)
     encoder, parts = model(""), folder / "a.npy.parts"
-    parts.mkdir(mode=0o700)
-    (parts / MODEL_FILE).write_text(json.dumps(model_record(encoder)))
-    digest = hashlib.sha256(1024 * line_bytes("A man plays.")).hexdigest()
-    write_block(parts / f"00000000-{digest}.npy", np.zeros((1024, encoder.dimensions)), rank=0)
+    parts.mkdir()
+    name = digest(json.dumps([model_digest(encoder), ["A man plays."] * 1024]))
+    np.save(parts / f"{name}.npy", np.zeros((1024, encoder.dimensions), np.float32))
 
 
 def load_checkpoint(folder: Path) -> TrainingCheckpoint:
@@ -275,7 +273,7 @@ READERS = {
         ),
     ),
     "static": Reader(partial(save_model, kind="static"), load_and_encode),
-    "encode_file": Reader(interrupt_encoding, resume_encoding, ("model.json", ".npy")),
+    "encode_file": Reader(interrupt_encoding, resume_encoding, (".npy",)),
     "state.pt": Reader(
         lambda folder: load_checkpoint(folder).save(step=1), lambda folder: load_checkpoint(folder).restore()
     ),

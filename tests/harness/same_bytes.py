@@ -82,7 +82,6 @@ JOBS = {
     "encode a mix of layers": "encode twins/mlm text.txt --out mix.npy --layer 1+5 --pooling max",
     "encode words": "encode twins/mlm text.txt --out words.npy --layer word --prompt T0",
     "encode T5": "encode twins/t5 text.txt --out t5.npy --dtype bfloat16",
-    "search": "search tiny guitar --corpus text.txt --vectors whole.npy",
     "export": "export runs/mixed-precision-layer4-seed0 exported",
     "export as BERT": "export runs/mixed-precision-layer4-seed0 bert --format bert",
     "export pruned": "export tiny pruned --prune-vocabulary text.txt",

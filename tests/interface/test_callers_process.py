@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import PAIRS, SENTENCES, tiny_model
 
-from tmft import SentenceEncoder, fine_tune, linear_cka, search
+from tmft import SentenceEncoder, fine_tune, linear_cka
 from tmft.cli.options import command_device
 from tmft.datasets.own_data import convert_tables
 from tmft.speed import threads
@@ -54,10 +54,6 @@ def encodes(folder, path):
     model.save_pretrained(path / "saved")
 
 
-def searches(folder, path):
-    search(folder, SENTENCES[:1], SENTENCES)
-
-
 def chooses_a_device(folder, path):
     SentenceEncoder.from_pretrained(folder, device="auto")
 
@@ -78,7 +74,7 @@ def quota(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("quota")
 @pytest.mark.parametrize(
-    "call", [chooses_a_device, calls_fine_tune, calls_distill, converts_a_table, encodes, searches]
+    "call", [chooses_a_device, calls_fine_tune, calls_distill, converts_a_table, encodes]
 )
 def test_the_process_of_the_caller_is_as_it_was(call, tmp_path):
     tiny_model().save_pretrained(tmp_path / "model")

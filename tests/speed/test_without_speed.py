@@ -85,7 +85,6 @@ REPLACEMENTS = {
         for command in (
             "evaluate",
             "tmft.cli.encode_command",
-            "tmft.cli.search_command",
             "tmft.serving.server",
         )
     },

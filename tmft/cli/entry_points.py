@@ -16,7 +16,7 @@ from tmft.errors import InputError, did_you_mean, short_repr
 from tmft.io.paths import PACKAGE_DATA, missing_packages
 
 SCRIPTS = ("train", "evaluate", "cka")  # in the root of a checkout; in an installation in tmft.commands
-COMMANDS = (*SCRIPTS, *"encode search predict serve export student report tables data".split())
+COMMANDS = (*SCRIPTS, *"encode predict serve export student report tables data".split())
 
 
 def main() -> None:

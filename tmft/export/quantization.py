@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from tmft.bert import FeedForward, SelfAttention
 from tmft.device import choose_precision
 from tmft.errors import InputError
-from tmft.io.files import digest
 from tmft.sentence_encoder import SentenceEncoder
 
 VNNI = ("avx512_vnni", "avx_vnni", "amx_int8")  # capabilities of CPUs; int8 needs any one of them
@@ -33,17 +32,22 @@ GELU_MINIMUM = -0.17  # the smallest output of GELU, rounded down
 log: logging.Logger = logging.getLogger("tmft")
 
 
-class Int8Weight:
+class Int8Weight(nn.Module):
     """A matrix of 8-bit integers with a scale for each output, in the memory layout of oneDNN.
 
     weight: (out, in). bias: (out,), added to the products; None for none.
-    sums: (out,), the sum of the rounded weights of each output.
+    sums: (out,), the sum of the rounded weights of each output. The buffers are what can be read of it.
     """
 
+    sums: Tensor
+
     def __init__(self, weight: Tensor, bias: Tensor | None = None):
+        super().__init__()
         scales = weight.abs().amax(1).clamp(min=1e-8) / 127  # (out,)
         rounded = (weight / scales[:, None]).round().to(torch.int8)
-        self.sums = rounded.float().sum(1) * scales
+        self.register_buffer("scales", scales)
+        self.register_buffer("sums", rounded.float().sum(1) * scales)
+        self.register_buffer("bias", bias)
         packed: Any = torch.ops.onednn.qlinear_prepack(rounded, None)
         zero_points = torch.zeros(len(weight), dtype=torch.int32)  # of the weights, per output
         self.arguments = packed, scales, zero_points, bias
@@ -78,13 +82,11 @@ class DynamicInt8Linear(nn.Module):
     """
 
     bias: Tensor
-    weight_digest: str
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
         self.weight = Int8Weight(linear.weight.detach().float())
-        self.bias = bias_or_zeros(linear)
-        self.weight_digest = digest_linears([linear])
+        self.register_buffer("bias", bias_or_zeros(linear))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs of the layer, (..., out) float32. x: (..., in) float32."""
@@ -123,8 +125,6 @@ class Int8SelfAttention(SelfAttention):
     largest: (D,), see SmoothQuantizer.
     """
 
-    weight_digest: str
-
     def __init__(self, attention: SelfAttention, largest: Tensor):
         nn.Module.__init__(self)
         self.num_heads, self.dropout = attention.num_heads, attention.dropout
@@ -136,7 +136,6 @@ class Int8SelfAttention(SelfAttention):
         self.quantize = SmoothQuantizer(largest, weight)
         self.projections = Int8Weight(weight * self.quantize.factors, torch.cat(bias))
         self.output = attention.output
-        self.weight_digest = digest_linears(linears)
 
     def project(self, hidden: Tensor) -> Sequence[Tensor]:
         """Return the queries, keys and values of all heads, (B, T, D) each. hidden: (B, T, D)."""
@@ -155,8 +154,6 @@ class Int8FeedForward(nn.Module):
     Source: Zhao et al. 2019, arXiv:1901.09504, for splitting neurons.
     """
 
-    weight_digest: str
-
     def __init__(self, feed_forward: FeedForward, largest: Tensor, largest_outputs: Tensor):
         super().__init__()
         up, down = feed_forward.up, feed_forward.down
@@ -167,7 +164,6 @@ class Int8FeedForward(nn.Module):
         self.step = (limit - GELU_MINIMUM) / 255  # of the outputs of GELU
         self.zero_point = round(-GELU_MINIMUM / self.step)
         self.down = Int8Weight(down.weight.detach()[:, neurons], bias_or_zeros(down))
-        self.weight_digest = digest_linears([up, down])
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return down(GELU(up(hidden))): (B, T, D) float32 -> (B, T, D) float32."""
@@ -200,15 +196,6 @@ def split_neurons(largest: Tensor, num_parts: int) -> tuple[Tensor, Tensor, floa
 def bias_or_zeros(linear: nn.Linear) -> Tensor:
     """Return the bias of a linear layer, (out,) float32; zeros if it has none."""
     return torch.zeros(linear.out_features) if linear.bias is None else linear.bias.detach().float()
-
-
-def digest_linears(linears: Iterable[nn.Linear]) -> str:
-    """Return the SHA-256 of the weights of linear layers, in hexadecimal, as float32.
-
-    It identifies them after their conversion, because the packed weights cannot be read.
-    """
-    tensors = [t for linear in linears for t in (linear.weight.detach().float(), bias_or_zeros(linear))]
-    return digest(b"".join(tensor.contiguous().numpy().tobytes() for tensor in tensors))
 
 
 def largest_inputs(model: SentenceEncoder, linears: Iterable[nn.Linear]) -> dict[nn.Linear, Tensor]:

@@ -53,14 +53,10 @@ def read_values(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, Seque
     yield from READERS[kind](path, columns)
 
 
-def read_texts_and_values(
-    path: Path, column: str | None = None, keep_columns: Sequence[str] = ()
-) -> Iterator[tuple[str, list[Any]]]:
-    """Yield (text, kept values) for each line of a text file or each row of a table.
+def read_texts(path: Path, column: str | None = None) -> Iterator[str]:
+    """Yield the text of each line of a text file or of each row of a table.
 
     column: name of the column of the texts; None: the file is no table, but has a text per line.
-    keep_columns: names of the columns whose values are kept; those of a Parquet file keep their types, all
-    others are texts, or None for null.
     Raises InputError for a table without column and the other way round, and as read_columns and read_lines
     do.
     """
@@ -69,22 +65,11 @@ def read_texts_and_values(
         kinds = ", ".join(READERS)
         raise InputError(f"column {column!r}: {path} is no table by its name ({kinds}): remove it", "column")
     if column is not None:
-        names = [column, *keep_columns]
-        for location, values in read_values(path, names):
-            kept = list(values[1:])
-            if kind != ".parquet":
-                cells = zip(keep_columns, kept, strict=True)
-                kept = [None if is_missing(v) else cell_text(v, name, location) for name, v in cells]
-            yield cell_text(values[0], column, location), kept
+        yield from (text for _, [text] in read_columns(path, [column]))
     elif kind not in ("", ".tsv"):
         raise InputError(f"{path} is a table: `column` names the one with its texts", "column")
     else:
-        yield from ((line, []) for line in read_lines(path))
-
-
-def read_texts(path: Path, column: str | None = None) -> Iterator[str]:
-    """Yield the texts of read_texts_and_values."""
-    return (text for text, _ in read_texts_and_values(path, column))
+        yield from read_lines(path)
 
 
 def cell_text(value: object, column: str, location: str) -> str:
@@ -93,7 +78,7 @@ def cell_text(value: object, column: str, location: str) -> str:
     column, location: where the value is, for the message. Raises InputError if it is no text, number, true,
     false or null.
     """
-    if is_missing(value):
+    if value is None or value != value:  # NaN, which pandas writes for a missing value
         return ""
     if isinstance(value, bool | int):
         return str(value).lower()
@@ -106,11 +91,6 @@ def cell_text(value: object, column: str, location: str) -> str:
         problem = f"column {column!r} holds a zero byte or half a character ({location})"
         raise InputError(f"{problem}: correct the file")
     return value
-
-
-def is_missing(value: object) -> bool:
-    """Return whether a value is None or NaN, which pandas writes for a missing value."""
-    return value is None or value != value
 
 
 def shortest_number(value: float | Decimal | str) -> str:
@@ -175,7 +155,9 @@ def read_parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list
 
     columns: names of the columns whose values are returned. Raises InputError if the file is not valid.
     """
-    check_pyarrow(path)
+    if find_spec("pyarrow") is None:
+        remedy = "pip install pyarrow, or use .csv or .jsonl"
+        raise InputError(f"{path}: Parquet needs the package pyarrow, which is not installed: {remedy}")
     import pyarrow
     import pyarrow.parquet
 
@@ -199,13 +181,6 @@ def column_values(column: Any, types: Any) -> list[object]:
         short = np.float32 if types.is_float32(column.type) else np.float16
         return [None if value is None else float(str(short(value))) for value in values]
     return values
-
-
-def check_pyarrow(path: Path) -> None:
-    """Raise InputError if pyarrow is not installed. path: the Parquet file that needs it, for the message."""
-    if find_spec("pyarrow") is None:
-        remedy = "pip install pyarrow, or use .csv or .jsonl for texts and .npy for embeddings"
-        raise InputError(f"{path}: Parquet needs the package pyarrow, which is not installed: {remedy}")
 
 
 READERS: dict[str, Callable[[Path, Sequence[str]], Iterator[tuple[str, list[Any]]]]] = {

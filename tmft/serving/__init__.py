@@ -1,1 +1,1 @@
-"""Using a finished model: embeddings of large files, search, and a server."""
+"""Using a finished model: embeddings of large files, and a server."""
