@@ -6,21 +6,19 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import zipfile
-from collections.abc import Iterable
-from fnmatch import fnmatchcase
+from collections.abc import Iterator
 from pathlib import Path
 
 from tqdm import tqdm
 
 from tmft.checkpoints.hub import is_offline
-from tmft.data import DATA_FOLDER, parse_label
-from tmft.datasets.readers import REMEDY, example_noun
-from tmft.datasets.releases import RELEASES, Release, Splits
+from tmft.data import DATA_FOLDER
+from tmft.datasets.readers import REMEDY, Row, example_noun
+from tmft.datasets.releases import RELEASES, Splits
 from tmft.errors import InputError, describe_error
-from tmft.io.atomic import check_output_folder, is_same_file, replacing_files, write_file
+from tmft.io.atomic import check_output_folder, replacing_files
 from tmft.io.files import reading
-from tmft.io.text import join_lines
-from tmft.tasks import CLASSES_FROM_FILE, TASKS
+from tmft.io.text import join_lines, parse_number
 
 
 def download_dataset(dataset_name: str, source: str | None = None, root: Path = DATA_FOLDER) -> str:
@@ -32,8 +30,8 @@ def download_dataset(dataset_name: str, source: str | None = None, root: Path = 
     format.
     """
     release, target = RELEASES[dataset_name], root / dataset_name
-    check_download_folder(target, source)
     urls = release.urls if source is None else (source,) if "://" in source else ()
+    check_output_folder(target, [] if source is None or urls else [source, Path(source).parent])
     if source is None and (is_offline() or not urls):
         problem = f"no address is known for {dataset_name}"
         if urls:
@@ -48,27 +46,12 @@ def download_dataset(dataset_name: str, source: str | None = None, root: Path = 
             path = Path(source)
         content = release.read(unzip_texts(path, folder))
         if isinstance(content, dict):
-            check_sizes(content, release, source or urls[0])
+            check_sizes(content, dataset_name, source or urls[0])
             write_splits(content, dataset_name, target)
             counts = ", ".join(f"{split} {len(rows)}" for split, rows in content.items())
-            missing = [split for split in release.sizes if split not in content]
-            note = f"; this release has no scores for {', '.join(missing)}" if missing else ""
-            return f"wrote {target} ({counts} {example_noun(release.columns)}s){note}"
-        count = write_lines(content, target / "sentences.txt")
+            return f"wrote {target} ({counts} {example_noun(release.columns)}s)"
+        count = write_sentences(content, target)
         return f"wrote {target / 'sentences.txt'} ({count} sentences)"
-
-
-def check_download_folder(folder: Path, source: str | None) -> None:
-    """Raise InputError if the folder of a data set cannot be written, or holds the release itself."""
-    if folder.is_symlink():
-        problem = f"cannot write {folder}: it is a symbolic link"
-        raise InputError(f"{problem}: remove it, or choose another folder")
-    check_output_folder(folder)
-    if source is not None and folder.exists():
-        place = Path(source).absolute()
-        if any(is_same_file(folder, path) for path in (place, *place.parents)):
-            problem = f"the release, {source}, is in this folder, which would be replaced"
-            raise InputError(f"cannot write {folder}: {problem}: choose another folder")
 
 
 def download(url: str, folder: Path, dataset_name: str) -> Path:
@@ -108,8 +91,9 @@ def unzip_texts(path: Path, folder: Path) -> Path:
     return folder
 
 
-def check_sizes(splits: Splits, release: Release, source: str) -> None:
-    """Raise InputError if a split has another number of rows than `release.sizes` says."""
+def check_sizes(splits: Splits, dataset_name: str, source: str) -> None:
+    """Raise InputError if a split has another number of rows than the release is known to have."""
+    release = RELEASES[dataset_name]
     for split, rows in splits.items():
         known = release.sizes.get(split, len(rows))
         sizes = known if isinstance(known, tuple) else (known,)
@@ -122,53 +106,36 @@ def check_sizes(splits: Splits, release: Release, source: str) -> None:
 
 
 def write_splits(splits: Splits, dataset_name: str, folder: Path) -> None:
-    """Write a file {split}.tsv for each split of a released data set; if anything is wrong, write no file.
-
-    Labels are checked with `parse_label` for every task that reads the file; InputError names a wrong one.
-    """
-    release = RELEASES[dataset_name]
-    texts = {}
-    for split, rows in splits.items():
-        readers = [
-            task
-            for task in TASKS.values()
-            if fnmatchcase(f"{dataset_name}/{split}.tsv", task.files.replace("{split}", "*"))
-        ]
-        task_of_column = {task.label: task for task in readers if task.classes is not CLASSES_FROM_FILE}
-        first = int(split == "unlabelled")  # these rows lack the label, which is the first column
-        columns = release.columns[first : first + len(rows[0])] if rows else release.columns
-        lines = ["\t".join(columns)]
-        for number, row in enumerate(rows, start=1):
-            cells = []
-            for column, cell in zip(columns, row, strict=True):
-                if column in task_of_column:
-                    task = task_of_column[column]
-                    label = parse_label(
-                        cell, task, f"{split} {example_noun(release.columns)} {number} of the release"
-                    )
-                    cells.append(cell if task.classes else f"{label:.15g}")
-                else:
-                    cells.append(join_lines(cell))
-            lines.append("\t".join(cells))
-        texts[split] = "\n".join(lines) + "\n"
+    """Write a file {split}.tsv for each split of a released data set; if anything is wrong, write no file."""
     earlier = [path.relative_to(folder).as_posix() for path in folder.rglob("*.tsv")]
     with replacing_files(folder, earlier) as new:
-        for split, text in texts.items():
+        for split, rows in splits.items():
+            first = int(split == "unlabelled")  # these rows lack the label, which is the first column
+            columns = RELEASES[dataset_name].columns[first:][: len(rows[0]) if rows else None]
             path = new / f"{split}.tsv"
             path.parent.mkdir(exist_ok=True)  # for names such as senteval's sst2/train
-            path.write_text(text, encoding="utf-8", newline="\n")
+            lines = ["\t".join(columns), *(row_to_line(row, columns, split) for row in rows)]
+            path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
 
 
-def write_lines(lines: Iterable[str], path: Path) -> int:
-    """Write lines to a file, one after the other, and return their number; if interrupted, write no file."""
+def row_to_line(row: Row, columns: tuple[str, ...], split: str) -> str:
+    """Return the line of a row in a TSV file: texts on one line, scores as short as they can be."""
+    cells = dict(zip(columns, map(join_lines, row), strict=True))
+    if "score" in cells:
+        try:
+            cells["score"] = f"{parse_number(cells['score']):.15g}"
+        except ValueError:
+            problem = f"score {cells['score']!r} is not a number ({split} of the release)"
+            raise InputError(f"{problem}: download it again") from None
+    return "\t".join(cells.values())
+
+
+def write_sentences(sentences: Iterator[str], folder: Path) -> int:
+    """Write the sentences of a release into sentences.txt in a folder, and return their number."""
     count = 0
-
-    def write(new: Path) -> None:
-        nonlocal count
-        with open(new, "w", encoding="utf-8", newline="\n") as file:
-            for line in tqdm(lines, unit=" lines", leave=False, disable=None):
-                file.write(f"{line}\n")
+    with replacing_files(folder) as new:
+        with open(new / "sentences.txt", "w", encoding="utf-8", newline="\n") as file:
+            for sentence in sentences:
                 count += 1
-
-    write_file(path, write)
+                file.write(f"{sentence}\n")
     return count

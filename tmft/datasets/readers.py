@@ -19,7 +19,6 @@ from tmft.tasks import PAIR_COLUMNS, TEXT_COLUMN, TRIPLET_COLUMNS
 
 REMEDY = "download it again"
 Row = tuple[str, ...]  # the cells of one example, in the order of Release.columns
-Columns = tuple[str, ...] | tuple[int, ...]
 
 # Form of a line that belongs to no table -> its pattern; the cells are its groups in the order label, text,
 # fine_label. The empty second TAB of Stack Overflow, and what follows a TAB in a title, is left out.
@@ -32,10 +31,12 @@ LINE_FORMS = {
 }
 
 # Name of a file -> SHA-256 of its published content, which is checked whenever such a file is read. A name
-# that two publishers use has two: msr_paraphrase_test.txt is Microsoft's file or SentEval's tokenized copy.
+# that two publishers use has two: msr_paraphrase_test.txt is Microsoft's file or SentEval's tokenized copy,
+# sts-dev.csv that of STS benchmark or of CS 224N.
 # fmt: off
 SHA256 = {
-    "sts-dev.csv":               "5d7e944d8b02734b07bfdb5df67db3420c64bed153fcaa1ba47ad03480cf4234",
+    "sts-dev.csv":               "5d7e944d8b02734b07bfdb5df67db3420c64bed153fcaa1ba47ad03480cf4234 "
+                                 "ce3cad6f16062586ac7ba462c28b010a9be10c530fd5074165860d7b7ab4e93d",
     "sts-test.csv":              "affe45928a66ee5a708531233c95b7dacbbdc57f974f002a3d32ea0180cf816a",
     "stsb-de-train.csv":         "7a393283b1ec86d9919452bd793db2938831169b29f1584660c3d20e2ee2a53e",
     "stsb-de-dev.csv":           "40ddf84ce3d2dfb957e11687edea30e5567c542219998f906ee552cfd3ef6769",
@@ -53,9 +54,6 @@ SHA256 = {
     "wordsim353-sim.csv":        "97444f54a2c22693f7f458c15278976c125360f33f2f6f8e1c6245123c2c14c7",
     "simlex999.csv":             "44d0b1dd5d57706acdb6cd37bd5afa4e091d7552671b9d6d4a0f4bdc321c1792",
     "simverb-3500.csv":          "cc481bf98ed80549e86dd87df972aa0de931ee7ba3634cdc2df361f23c7b67c9",
-    "SimLex-999.txt":            "ca00ff8515a36cde32d13c2b83def23f5a167b67db93ebfcfb7dae039ba22c0b",
-    "EN-RG-65.txt":              "c243f3a91c3f5d8cf67f21a67f6fb80bde8b6bb060851a6a48e6f2d68ec98c9f",
-    "EN-SimVerb-3500.txt":       "9d84274e7ad029fd3cf69dd0516e9ade624bbef9bd4e2050f6cc1fa01471e0f5",
     "sem_text_rel_ranked.csv":   "2624f378bbd4793466c235720e6d6b386449c322f576667825bea3998dc66a9d",
     "agnewsdataraw-8000":        "9a3ecfb3d5daef1cdef2fa1cc23d1f1c23784220116c39072d6d8422f5781c06",
     "biomedical_true_text":      "a52cc072e35bfac1a971880ff3222239438cea24571b8910dd549f1831b34a04",
@@ -80,9 +78,8 @@ class ReleaseFile:
     """Where a file of a release is, and how its rows are read.
 
     name: its path below the folder of the release, in which ** stands for any folders.
-    columns: the cells of a row, by their names in the header or, in a file without header, by their indices;
-        or a list of such tuples, of which the first is used whose names are all in the header. Or the form of
-        a line that belongs to no table, a key of LINE_FORMS.
+    columns: the cells of a row, by their names in the header or, in a file without header, by their indices.
+        Or the form of a line that belongs to no table, a key of LINE_FORMS.
     csv_delimiter: of a file whose cells may be in quotes, and then have the delimiter and line ends; without
         it cells are separated by TABs.
     skip_incomplete: leave out lines with too few cells, and rows with an empty cell.
@@ -91,7 +88,7 @@ class ReleaseFile:
     """
 
     name: str
-    columns: str | Columns | list[Columns]
+    columns: str | tuple[str, ...] | tuple[int, ...]
     csv_delimiter: str = ""
     skip_incomplete: bool = False
     unnamed_index: bool = False
@@ -114,46 +111,42 @@ def read_files(path: Path, files: Mapping[str, Sequence[ReleaseFile]]) -> dict[s
     for key, forms in files.items():
         found = [(place, form) for form in forms for place in sorted(path.glob(form.name))]
         if len(files) == 1 and is_file(path):
-            found = [(path, forms[0])]
+            found = [(path, next((form for form in forms if path.match(form.name)), forms[0]))]
         if not found:
-            names = [form.name.removeprefix("**/") for form in forms]
-            remedy = f"name the folder of the release, with {' or '.join(names)}"
-            raise InputError(f"no {names[0]} in {path}: {remedy}")
+            names = " or ".join(form.name.removeprefix("**/") for form in forms)
+            raise InputError(f"no {names} in {path}: name the folder of the release")
         name, _, label = key.partition("=")
         rows = read_release_file(*found[0])
         result.setdefault(name, []).extend((label, *row) if label else row for row in rows)
     return result
 
 
-def read_release_file(path: Path, file: ReleaseFile, known_sha256: Mapping[str, str] = SHA256) -> list[Row]:
+def read_release_file(path: Path, file: ReleaseFile) -> list[Row]:
     """Return the rows of a file, which is at `path` whatever file.name says."""
-    text = read_text(path, file.encoding, known_sha256)
+    with reading(path, REMEDY):
+        content = path.read_bytes()
+        if digest(content) not in SHA256.get(path.name, digest(content)):
+            problem = f"{path} is not the published {path.name} (SHA-256), or is incomplete"
+            raise InputError(f"{problem}: download it again")
+        content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+        text = content.decode(file.encoding)
     if isinstance(file.columns, str):
         return match_lines(text, file.columns, path)
     if file.csv_delimiter:
         with reading(path, REMEDY):
-            text_lines = io.StringIO(text, newline="")
-            lines = list(csv.reader(text_lines, delimiter=file.csv_delimiter)) or [[""]]
+            lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=file.csv_delimiter)) or [[""]]
     else:  # only \n or \r\n ends a line
         lines = [line.removesuffix("\r").split("\t") for line in text.rstrip("\r\n").split("\n")]
-
-    choices = file.columns if isinstance(file.columns, list) else [file.columns]
-    if isinstance(choices[0][0], int):  # there is no header
-        indices = [int(index) for index in choices[0]]
-        width = 1 + max(indices)
-        for number, cells in enumerate(lines, start=1):
-            if len(cells) < width and not file.skip_incomplete:
-                problem = f"{len(cells)} fields instead of {width} or more ({path}, line {number})"
-                raise InputError(f"{problem}: {REMEDY}")
-        rows = [tuple(cells[index] for index in indices) for cells in lines if len(cells) >= width]
-    else:
-        if file.skip_incomplete:
-            width = len(lines[0])
-            part = slice(-width, None) if file.unnamed_index else slice(width)
-            lines = [cells[part] for cells in lines if len(cells) >= width]
-        names = [[str(name) for name in names] for names in choices]
-        numbered_lines = enumerate(lines, start=1)
-        rows = [tuple(row) for _, row in select_columns(numbered_lines, path, *names, remedy=REMEDY)]
+    first_line, names = 1, [*map(str, file.columns)]
+    if isinstance(file.columns[0], int):  # there is no header: one of indices takes its place
+        width = 1 + max(map(int, names))
+        first_line, lines = 0, [[*map(str, range(width))], *(cells[:width] for cells in lines)]
+    if file.skip_incomplete:
+        width = len(lines[0])
+        part = slice(-width, None) if file.unnamed_index else slice(width)
+        lines = [cells[part] for cells in lines if len(cells) >= width]
+    table = select_columns(enumerate(lines, start=first_line), path, names, remedy=REMEDY)
+    rows = [tuple(row) for _, row in table]
     return [row for row in rows if not file.skip_incomplete or all(cell.strip() for cell in row)]
 
 
@@ -167,15 +160,3 @@ def match_lines(text: str, form: str, path: Path) -> list[Row]:
             raise InputError(f"no {form} ({path}, line {number}): {REMEDY}")
         rows.append(tuple(match[group] for group in groups))
     return rows
-
-
-def read_text(path: Path, encoding: str, known_sha256: Mapping[str, str]) -> str:
-    """Return the text of a file, gzipped or not; raise InputError if its SHA-256 is known and another one."""
-    with reading(path, REMEDY):
-        content = path.read_bytes()
-        if digest(content) not in known_sha256.get(path.name, digest(content)):
-            raise InputError(
-                f"{path} is not the published {path.name} (SHA-256), or is incomplete: download it again"
-            )
-        content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
-        return content.decode(encoding)

