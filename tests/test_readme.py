@@ -19,7 +19,7 @@ from tmft import SentenceEncoder
 from tmft.cli.entry_points import COMMANDS as COMMAND_NAMES
 from tmft.cli.entry_points import SCRIPTS, module_name
 from tmft.cli.options import fields_from_args
-from tmft.cli.train_options import objective_args
+from tmft.cli.train_options import objective_args, read_options
 from tmft.data import Examples, read_examples
 from tmft.datasets.task_lookup import expand_groups, get_task
 from tmft.embedding.layer_mix import parse_layer_mix
@@ -30,7 +30,6 @@ from tmft.models import bert_families, config_from_dict
 from tmft.models import families as registry
 from tmft.pooling import parse_pooling
 from tmft.pretraining.pretraining_loop import PretrainingRecipe
-from tmft.reports.run_commands import repeat_command
 from tmft.runs.pretrain import PRETRAINING_TASKS, PretrainingConfig
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.runs.sweep_plan import parse_layers
@@ -225,7 +224,7 @@ def test_the_commands_of_the_table_run(tiny_folder, tmp_path, monkeypatch):
             run = next(iter(tmp_path.glob("runs/*-seed0")), "")
             words = words.replace(old, new.format(tiny=tiny_folder, run=run), 1)
         PARSERS[name].main(shlex.split(words))
-    for path in ("my-pairs/dev.tsv", "report/index.html", "vectors.npy"):
+    for path in ("my-pairs/dev.tsv", "report/report.md", "vectors.npy"):
         assert (tmp_path / path).is_file(), path
 
 
@@ -255,9 +254,9 @@ def test_what_the_docs_add_is_trained_with_and_scores_the_same_when_it_was_saved
     train.main([*arguments, "--layer", "1", *options])
     folder = tmp_path / "runs" / "r-layer1-seed0"
     result = json.loads((folder / "result.json").read_text())
-    recorded = shlex.split(repeat_command([result]))
+    recorded, _ = read_options(folder)
     for option, value in zip(options[::2], options[1::2], strict=True):
-        assert recorded[recorded.index(option) + 1] == value
+        assert str(recorded[option[2:].replace("-", "_")]) == value
 
     evaluate.main([str(folder), "--json", str(tmp_path / "again.json")])
     again = json.loads((tmp_path / "again.json").read_text())["layers"]["1"]

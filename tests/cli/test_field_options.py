@@ -10,10 +10,9 @@ import evaluate
 import train
 from tmft import InputError
 from tmft.cli.options import field_texts
-from tmft.cli.train_options import FINE_TUNING, GROUPS, PRETRAINING, objective_fields
+from tmft.cli.train_options import FINE_TUNING, GROUPS, PRETRAINING, objective_fields, option_words
 from tmft.loss import CosineMSE
 from tmft.losses.objectives import OBJECTIVES
-from tmft.reports.run_commands import option_words
 from tmft.runs.result_json import to_json_types
 from tmft.runs.run_config import parse_keep_layers
 

@@ -57,11 +57,10 @@ TESTS = {
         "checkpoints/test_any_model.py checkpoints/test_any_st_folder.py",
     "tmft/reports/plots.py": "reports/test_plots.py",
     "tmft/reports/drawing.py": "reports/test_plots.py",
-    "tmft/reports/run_tables.py":
-        "reports/test_report.py reports/test_paper_tables.py reports/test_web_page.py",
+    "tmft/reports/run_tables.py": "reports/test_report.py",
     "tmft/reports/model_scores.py": "reports/test_model_scores.py",
-    "tmft/reports/page.py": "reports/test_report.py reports/test_web_page.py",
-    "tmft/reports/report.py": "reports/test_report.py reports/test_web_page.py",
+    "tmft/reports/page.py": "reports/test_page.py",
+    "tmft/reports/report.py": "reports/test_report.py reports/test_page.py",
     "tmft/checkpoints/tokenizers.py":
         "checkpoints/test_tokenizer_kinds.py checkpoints/test_sentencepiece.py "
         "checkpoints/test_model_folder.py checkpoints/test_any_st_folder.py",

@@ -3,14 +3,12 @@
     python -m tmft report runs/
     python -m tmft report runs/ --out report/
 
-The tables are printed. The folder gets a page for browsers, index.html, which is one file and loads nothing;
-the same as report.md, with its values as report.json; each table as LaTeX and CSV; all scores of all runs as
-runs.csv, with a line per run, split and metric; and each figure of the page as SVG and PDF. Figures need
+The tables are printed. The folder gets report.md; each table as LaTeX and CSV; all scores of all runs as
+report.json and runs.csv, with a line per run, split and metric; and each figure as SVG and PDF. Figures need
 matplotlib (pip install matplotlib); without it, the report has its tables only.
 """
 
 from argparse import Namespace
-from collections import Counter
 from pathlib import Path
 
 from tmft import __version__
@@ -29,21 +27,13 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def print_page(page: Page) -> None:
-    """Print the tables of a page, a message for each figure that was not drawn, and the files written."""
+    """Print the tables and notes of a page, and where it was written."""
     for title, lines in page.tables.items():
         print(f"{title}\n{text_table(lines)}\n")
-    print(*page.notes, *page.skipped_figures, files_line(page), sep="\n")
-
-
-def files_line(page: Page) -> str:
-    """Return a line that names all files that were written; figures and files in a folder are counted."""
-    paths = [path.relative_to(page.folder) for path in page.files]
-    names = [path.name for path in paths if len(path.parts) == 1 and path.suffix not in (".svg", ".pdf")]
-    folders = Counter(path.parts[0] for path in paths if len(path.parts) > 1)
-    counts = [f"{name}/ ({count} files)" for name, count in folders.items()]
-    if number := sum(path.suffix == ".svg" for path in paths):
-        names = [f"{number} figures (.svg and .pdf)", *names]
-    return f"wrote {page.folder}: " + ", ".join([*sorted(names, key="index.html".__ne__), *counts])
+    for note in page.notes:
+        print(note)
+    [markdown] = [path for path in page.files if path.suffix == ".md"]
+    print(f"wrote {markdown} and {len(page.files) - 1} other files beside it")
 
 
 # fmt: off

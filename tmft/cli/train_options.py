@@ -4,6 +4,7 @@ A field is declared in its dataclass alone, with its help (options.py); here is 
 shows it. Hyperparameters of an objective, also of one that is added to OBJECTIVES, need no line here.
 """
 
+import re
 import tomllib
 from argparse import SUPPRESS, Namespace, _ArgumentGroup
 from dataclasses import fields
@@ -19,7 +20,6 @@ from tmft.io.files import check_regular_file, reading
 from tmft.losses.objectives import OBJECTIVES
 from tmft.metrics import METRICS
 from tmft.pretraining.pretraining_loop import PretrainingRecipe
-from tmft.reports.run_commands import OPTION_NAME, option_words, run_options
 from tmft.runs.pretrain import PRETRAINING_TASKS
 from tmft.runs.result_json import RESULT_FILE, read_result
 from tmft.runs.run_config import (
@@ -66,6 +66,7 @@ SYNTAX: dict[str, dict[str, Any]] = {
     "save_fp16": {"default": False},
 }
 NOT_IN_A_FILE = {"config", "help", "help_all"}  # options of the command line alone
+OPTION_NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
 # The tasks whose objective learns from a teacher; the first one is the default if there is a --teacher.
 TEACHER_TASKS = [name for name, task in TASKS.items() if find_objective(task).needs_teacher]
 # Name of a task -> what --help adds in brackets, where the name alone does not say what is trained.
@@ -265,12 +266,9 @@ def read_options(path: Path) -> tuple[dict[str, object], Digests]:
         path = path / RESULT_FILE
     if path.name == RESULT_FILE:
         run = read_result(path.parent)
-        arguments, settings = run["arguments"], run["settings"]
-        if "output_dir" not in arguments:
+        if "output_dir" not in run["arguments"]:
             raise InputError(f"{path} is not from a run of train.py: write its options to a TOML file")
-        layer = str(settings["layer"]) if "layer" in settings else ""
-        options = run_options(run, layer) | {"seed": settings["seed"], "device": arguments.get("device")}
-        digests = run.get("digests", {})
+        options, digests = options_of_run(run), run.get("digests", {})
     else:
         check_regular_file(path)  # to open a pipe would wait for its other end
         with reading(path, f"name a TOML file, or the {RESULT_FILE} of a run"):
@@ -289,3 +287,27 @@ def read_options(path: Path) -> tuple[dict[str, object], Digests]:
                 "true, false or a list of these"
             )
     return options, digests
+
+
+def options_of_run(run: dict[str, Any]) -> dict[str, object]:
+    """Return the options that repeat a run, by name; of a sweep, the one layer and seed of this run."""
+    arguments, settings = run["arguments"], run["settings"]
+    chooses_layer = "layer" in settings and not settings.get("keep_layers") and "text_tokens" not in run
+    own = {"ckpt": settings.get("ckpt") or None, "seed": settings["seed"], "num_seeds": None}
+    return arguments | own | {"layer": str(settings["layer"]) if chooses_layer else None}
+
+
+def option_words(attribute: str, value: object) -> list[str]:
+    """Return the command-line arguments that set the option of an attribute such as "batch_size"."""
+    option = f"--{attribute.replace('_', '-')}"
+    if value is None or (value is False and attribute == "save_fp16"):  # off unless named
+        return []
+    if isinstance(value, bool):
+        return [option if value else f"--no-{option[2:]}"]
+    if attribute == "task" and isinstance(value, str):  # several are recorded with spaces between them
+        return [option, *value.split()]
+    if attribute == "keep_layers" and isinstance(value, list):  # one word
+        return [option, ",".join(map(str, value))]
+    if isinstance(value, list):
+        return [option, *map(str, value)]
+    return [option, str(value)]

@@ -5,8 +5,9 @@ tmft/evaluation/bootstrap.py.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +16,7 @@ from tmft.runs.predictions import read_sweep_predictions
 from tmft.runs.sweeps import Sweep, describe_differences
 
 
-@dataclass(frozen=True)
-class LayerComparison:
+class LayerComparison(NamedTuple):
     """The score of one sweep at one layer minus that of another sweep or layer, not x 100.
 
     first, second: what is compared, in words. low, high: ends of the 95 % confidence interval. note: a remark
@@ -36,8 +36,7 @@ class LayerComparison:
         return self.low > 0 or self.high < 0
 
 
-@dataclass(frozen=True)
-class ResampledLayer:
+class ResampledLayer(NamedTuple):
     """A sweep at one layer, scored on resampled test examples: labels (N,), and R scores, not x 100."""
 
     sweep: Sweep
@@ -45,31 +44,21 @@ class ResampledLayer:
     labels: np.ndarray
     scores: np.ndarray
 
-    def compare(self, other: "ResampledLayer", first: str, second: str, note: str) -> list[LayerComparison]:
-        """Return the comparison of this layer, called first, with the other one, called second.
 
-        There is none if they are of different test examples. Its interval is NaN if a resample has no score.
-        """
-        if not np.array_equal(self.labels, other.labels):
-            return []
-        interval = confidence_interval(self.scores - other.scores) or (math.nan, math.nan)
-        difference = self.sweep.mean(self.layer, "test") - other.sweep.mean(other.layer, "test")
-        return [LayerComparison(first, second, difference, *interval, note)]
-
-
-def resample(sweep: Sweep, layer: int) -> list[ResampledLayer]:
-    """Score a sweep at a layer on resampled test examples; [] if its runs have no predictions on test."""
-    runs = read_sweep_predictions(sweep, layer)
-    return [ResampledLayer(sweep, layer, runs[0][1], resample_scores(sweep.metric, runs))] if runs else []
+def resample(layers: Iterable[tuple[Sweep, int]]) -> list[ResampledLayer]:
+    """Score sweeps at a layer on resampled test examples, but those without predictions on test."""
+    predictions = ((sweep, layer, read_sweep_predictions(sweep, layer)) for sweep, layer in layers)
+    return [
+        ResampledLayer(sweep, layer, runs[0][1], resample_scores(sweep.metric, runs))
+        for sweep, layer, runs in predictions
+        if runs
+    ]
 
 
 def compare_sweeps(sweeps: list[Sweep]) -> list[LayerComparison]:
-    """Compare every two sweeps, each at the layer that is best on dev; the better one on dev comes first.
-
-    Sweeps without predictions on test, and pairs whose test examples differ, are left out.
-    """
-    resampled = [each for sweep in sweeps for each in resample(sweep, sweep.best_layer)]
-    resampled.sort(key=lambda each: -np.nan_to_num(each.sweep.mean(each.layer, "dev"), nan=-9.0))
+    """Compare every two sweeps, each at the layer that is best on dev; the better one on dev comes first."""
+    resampled = resample((sweep, sweep.best_layer) for sweep in sweeps)
+    resampled.sort(key=lambda one: -np.nan_to_num(one.sweep.mean(one.layer, "dev"), nan=-9.0))
     comparisons = []
     for one, other in combinations(resampled, 2):
         first, second = (
@@ -77,18 +66,31 @@ def compare_sweeps(sweeps: list[Sweep]) -> list[LayerComparison]:
             for each in (one, other)
         )
         note = "made with other settings" if any(describe_differences([one.sweep, other.sweep])) else ""
-        comparisons += one.compare(other, first, second, note)
+        comparisons += compare(one, other, first, second, note)
     return comparisons
 
 
 def compare_layers_with_whole(sweep: Sweep) -> list[LayerComparison]:
     """Compare each layer of a sweep with the whole model; [] if the whole model was not run."""
     whole = sweep.num_hidden_layers
-    if whole not in sweep.layers or len(sweep.layers) < 2:
+    if whole not in sweep.layers or not (references := resample([(sweep, whole)])):
         return []
     comparisons = []
-    for reference in resample(sweep, whole):
-        for each in (each for layer in sweep.layers if layer != whole for each in resample(sweep, layer)):
-            note = "best on dev" if sweep.is_best(each.layer) else ""
-            comparisons += each.compare(reference, f"Layer {each.layer}", "the whole model", note)
+    for one in resample((sweep, layer) for layer in sweep.layers if layer != whole):
+        note = "best on dev" if sweep.is_best(one.layer) else ""
+        comparisons += compare(one, references[0], f"Layer {one.layer}", "the whole model", note)
     return comparisons
+
+
+def compare(
+    one: ResampledLayer, other: ResampledLayer, first: str, second: str, note: str
+) -> list[LayerComparison]:
+    """Return the comparison of `one`, called first, with `other`, called second.
+
+    There is none if they are of different test examples. Its interval is NaN if a resample has no score.
+    """
+    if not np.array_equal(one.labels, other.labels):
+        return []
+    interval = confidence_interval(one.scores - other.scores) or (math.nan, math.nan)
+    difference = one.sweep.mean(one.layer, "test") - other.sweep.mean(other.layer, "test")
+    return [LayerComparison(first, second, difference, *interval, note)]

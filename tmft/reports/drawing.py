@@ -11,7 +11,6 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,16 @@ from tmft.errors import InputError, sanitize
 from tmft.io.atomic import write_file
 
 FORMATS = (".png", ".pdf", ".svg")
-NEEDS_MATPLOTLIB = "figures need matplotlib, which is not installed: pip install matplotlib"
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
 GRAY, INK = "#777777", "#111111"  # of reference lines; of numbers on light cells
 MARKERS, DASHES = "osD^vPX*", ("-", "--", "-.", ":")
-MAX_LEGEND = 56  # characters of a name in the legend
-CHARACTER_WIDTH = 0.0088  # average width of a character, in inches per point of font size
-FONT_SIZE = 9  # in points
+WIDTH = 4.8  # of the axes, in inches
+MAX_TEXT, NOTE_WIDTH = (
+    56,
+    77,
+)  # characters that fit into this width: of the longest text, of a line of the note
 STYLE: dict[Any, Any] = {  # entries of rcParams
-    "font.size": FONT_SIZE,
+    "font.size": 9,
     "text.parse_math": False,  # a dollar sign in a name is printed
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -47,8 +47,6 @@ STYLE: dict[Any, Any] = {  # entries of rcParams
     "svg.hashsalt": "tmft",  # the same figure gives the same bytes
 }
 
-WIDTH = 4.8  # of the axes, in inches
-
 Paths = Path | Sequence[Path]
 
 
@@ -62,7 +60,7 @@ def figure(
     The legend stands above the axes, where it covers no line. Raises InputError if nothing was drawn, or if
     matplotlib is not installed.
     """
-    paths = [paths] if isinstance(paths, str | Path) else paths
+    paths = [paths] if isinstance(paths, Path) else paths
     for path in paths:
         check_figure(path)
     try:
@@ -70,7 +68,8 @@ def figure(
         from matplotlib.figure import Figure  # not pyplot, which opens windows and has global state
         from matplotlib.text import Text
     except ImportError:
-        raise InputError(NEEDS_MATPLOTLIB) from None
+        problem = "figures need matplotlib, which is not installed: pip install matplotlib"
+        raise InputError(problem) from None
     with matplotlib.rc_context(STYLE):
         drawn = Figure(layout="constrained")
         drawn.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
@@ -79,29 +78,22 @@ def figure(
         axes.set_ylabel(ylabel)
         yield axes
         if not axes.has_data():
-            raise InputError("no score is defined (NaN, or none given): there is nothing to draw")
+            raise InputError(f"no figure {title}: no score is defined (NaN, or none given)")
         labels = axes.get_legend_handles_labels()[1]
         drawn.set_size_inches(WIDTH, height + 0.18 * len(labels) + 0.25)
         if labels:
-            legend = axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=1, borderaxespad=0.3)
-            for text in legend.get_texts():  # a longer one would leave no room for the axes
-                text.set_text(sanitize(text.get_text(), MAX_LEGEND))
-        for text in drawn.findobj(Text):  # it may contain names from files
-            text.set_text(sanitize(text.get_text(), 80))
-        note = sanitize(note, 400)
-        shown_note = "\n".join(textwrap.wrap(note, int(WIDTH / (CHARACTER_WIDTH * 7))))
-        drawn.text(0.01, -0.01, shown_note, va="top", fontsize=7, color="#444444")
-        name, words = (
-            sanitize(title, 400),
-            sanitize(f"{title}{' ' if title.endswith('?') else '. '}{note}", 400),
-        )
-        for path in map(Path, paths):
-            save_figure(drawn, path, name, words)
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=1, borderaxespad=0.3)
+        for text in drawn.findobj(Text):  # it may contain names from files; longer ones would leave no room
+            text.set_text(sanitize(text.get_text(), MAX_TEXT))
+        title, note = sanitize(title, 200), sanitize(note, 400)
+        drawn.text(0.01, -0.01, textwrap.fill(note, NOTE_WIDTH), va="top", fontsize=7, color="#444444")
+        for path in paths:
+            save_figure(drawn, path, title, f"{title}. {note}")
 
 
 def check_figure(path: Path) -> None:
     """Raise InputError if the name of a figure does not end with one of FORMATS."""
-    if Path(path).suffix.lower() not in FORMATS:
+    if path.suffix.lower() not in FORMATS:
         raise InputError(f"unknown figure format ({path}): end the name in {', '.join(FORMATS)}")
 
 
@@ -135,26 +127,13 @@ def draw_line(
 ) -> None:
     """Draw a line in the style of its number, with a band of one std to both sides, if it is given.
 
-    Where y is NaN, a line with a band has a gap, which a thin line crosses; a point without neighbors has an
-    error bar in place of the band. style: arguments of axes.plot that replace those of `line_style`. opacity:
-    of the band.
+    style: arguments of axes.plot that replace those of `line_style`. opacity: of the band.
     """
     style = line_style(number) | {"markevery": max(1, len(x) // 30), **style}
     axes.plot(x, y, label=label or None, **style)
-    if std is None:
-        return
-    color, positions, means, deviations = style["color"], *map(np.asarray, (x, y, std))
-    axes.fill_between(
-        positions, means - deviations, means + deviations, color=color, alpha=opacity, linewidth=0
-    )
-    is_known = np.isfinite(means)
-    if not is_known.all():
-        axes.plot(positions[is_known], means[is_known], color=color, linewidth=0.5, zorder=1)
-    left, _, right = (np.pad(is_known, 1)[i : i + len(means)] for i in range(3))
-    lone = is_known & ~left & ~right & (deviations > 0)
-    bars = {"color": color, "capsize": 2.5, "linewidth": 1, "linestyle": "none"}
-    if lone.any():
-        axes.errorbar(positions[lone], means[lone], yerr=deviations[lone], **bars)
+    if std is not None:
+        low, high = np.subtract(y, std), np.add(y, std)
+        axes.fill_between(x, low, high, color=style["color"], alpha=opacity, linewidth=0)
 
 
 def line_style(number: int) -> dict[str, Any]:
@@ -209,8 +188,6 @@ def log_scale(axis: Any) -> None:
 
 
 def name_ticks(axes: Any, names: list[str]) -> None:
-    """Label the ticks 0, 1, ... of the x axis with names, which are rotated if two would overlap."""
-    characters = max(((len(a) + len(b)) / 2 + 0.35 for a, b in pairwise(names)), default=0.0)
-    do_overlap = CHARACTER_WIDTH * FONT_SIZE * characters > 4.1 / max(len(names), 1)  # inches
-    rotation = 90 if do_overlap else 0
-    axes.set_xticks(range(len(names)), names, rotation=rotation, fontsize=FONT_SIZE)
+    """Label the ticks 0, 1, ... of the x axis with names, which are rotated if there is no room for them."""
+    rotation = 90 if sum(len(name) + 1 for name in names) > MAX_TEXT else 0
+    axes.set_xticks(range(len(names)), names, rotation=rotation)

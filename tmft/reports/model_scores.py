@@ -4,64 +4,43 @@ Ni et al. 2021 (arXiv:2108.08877) have such figures of Sentence-T5: 1, 4 and 5. 
 that `evaluate.py --json` has written, one for each model.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
+from typing import Any, NamedTuple
 
 from tmft.errors import InputError
 from tmft.io.files import is_file, read_json, reading
 from tmft.io.formatting import percent
 from tmft.reports.drawing import Paths, draw_line, figure, log_scale, name_points
-from tmft.reports.paper_tables import MISSING
-from tmft.reports.plots import short_names
+from tmft.reports.page import MISSING
 from tmft.runs.result_json import RESULT_FILE
 from tmft.tasks import GROUPS, TASKS
 
 MAX_JSON_FILE = 2**22  # bytes
 SIZE_GROUPS = ("sts", "transfer")  # the groups of tasks whose mean score is drawn by size
-SPEED_KEYS = ("tokens", "batch_size", "sentences_per_second")
 
 
-@dataclass
-class ModelScores:
-    """A model as evaluate.py has scored it, from one file.
+class ModelScores(NamedTuple):
+    """A model as evaluate.py has scored it, from one file, after which it is named.
 
-    name: short and distinct. model, pooling: as in the file. parameters: number of parameters in millions.
-    layers: {layer: {task: {name of a score: value}}}; undefined values are left out. speed: entries with the
-    keys "tokens", "batch_size" and "sentences_per_second". device: what the speed was measured on.
+    parameters: their number in millions. means: {group of tasks: mean score at the last layer}, for groups of
+    which every task has a score. isotropy: {layer: (uniformity, alignment, Spearman) on the first task that
+    has them}. speed: (tokens, batch size, sentences per second) of each measurement on the device.
     """
 
     name: str
-    model: str
     pooling: str
     parameters: float
-    layers: dict[str, dict[str, dict[str, float]]]
-    speed: list[dict[str, float]]
+    means: dict[str, float]
+    isotropy: dict[str, tuple[float, float, float]]
+    speed: list[tuple[float, float, float]]
     device: str
-
-    def mean_score(self, group: str) -> float | None:
-        """Return the mean x 100 over a group of tasks, at the last layer; None if one has no score."""
-        tasks = [*self.layers.values()][-1]
-        scores = [tasks.get(task, {}).get(TASKS[task].metric) for task in GROUPS[group]]
-        known = [100 * score for score in scores if score is not None]
-        return mean(known) if len(known) == len(scores) else None
-
-    @property
-    def isotropy(self) -> dict[str, tuple[float, float, float]]:
-        """{layer: (uniformity, alignment, Spearman x 100)} on stsb, else the first task that has them."""
-        found = {}
-        for layer, tasks in self.layers.items():
-            for scores in [tasks.get("stsb", {}), *tasks.values()]:
-                if layer not in found and {"uniformity", "alignment", "spearman"} <= scores.keys():
-                    found[layer] = scores["uniformity"], scores["alignment"], 100 * scores["spearman"]
-        return found
 
 
 def read_model_scores(folder: Path) -> list[ModelScores]:
     """Return the models whose scores evaluate.py has written to JSON files below a folder, a model in each.
 
-    Files of older versions, without the number of parameters, are skipped. A model is named after its
-    checkpoint and, if several files have the same one, after its file, too. Raises InputError if such a file
+    Files of older versions, without the number of parameters, are skipped. Raises InputError if such a file
     has values of another kind.
     """
     models = []
@@ -72,37 +51,46 @@ def read_model_scores(folder: Path) -> list[ModelScores]:
             content = read_json(path)
         except InputError:
             continue  # not a file of ours
-        if not {"model", "pooling", "layers", "parameters"} <= content.keys():
-            continue
-        with reading(path):
-            layers = {
-                layer: {
-                    task: {name: float(v) for name, v in scores.items() if isinstance(v, int | float)}
-                    for task, scores in tasks.items()
-                }
-                for layer, tasks in content["layers"].items()
-            }
-            speed = [{key: float(entry[key]) for key in SPEED_KEYS} for entry in content.get("speed", [])]
-            device = str(content.get("environment", {}).get("device", ""))
-            parameters = float(content["parameters"]) / 1e6
-            if not layers or not parameters > 0 or any(min(entry.values()) <= 0 for entry in speed):
-                raise ValueError("a number is not above 0, or there are no layers")
-            model, pooling = str(content["model"]), str(content["pooling"])
-            models.append(ModelScores(path.stem, model, pooling, parameters, layers, speed, device))
-    checkpoints = [one.model for one in models]
-    for one in models:
-        is_single = checkpoints.count(one.model) == 1
-        name = short_names(checkpoints)[one.model]
-        one.name = name if is_single else f"{name}, {one.name}"
+        if {"model", "pooling", "layers", "parameters"} <= content.keys():
+            with reading(path):
+                models.append(make_model_scores(path.stem, content))
     return models
+
+
+def make_model_scores(name: str, content: dict[str, Any]) -> ModelScores:
+    """Return what the figures show of a file of scores. content: that of the file."""
+    last = [*content["layers"].values()][-1]
+    by_group = {
+        group: [last.get(task, {}).get(TASKS[task].metric) for task in GROUPS[group]] for group in SIZE_GROUPS
+    }
+    isotropy = {
+        layer: (float(scores["uniformity"]), float(scores["alignment"]), float(scores["spearman"]))
+        for layer, tasks in content["layers"].items()
+        for scores in [*tasks.values()][::-1]  # of several the first one remains
+        if None not in [scores.get(key) for key in ("uniformity", "alignment", "spearman")]
+    }
+    speed = [
+        (float(entry["tokens"]), float(entry["batch_size"]), float(entry["sentences_per_second"]))
+        for entry in content.get("speed", [])
+    ]
+    return ModelScores(
+        name,
+        str(content["pooling"]),
+        float(content["parameters"]) / 1e6,
+        {group: mean(scores) for group, scores in by_group.items() if None not in scores},
+        isotropy,
+        speed,
+        str(content.get("environment", {}).get("device", "")),
+    )
 
 
 def draw_mean_score_by_size(models: list[ModelScores], path: Paths, group: str) -> None:
     """Draw the mean score on a group of tasks against the number of parameters, with a line per pooling."""
     by_pooling: dict[str, list[tuple[float, float, str]]] = {}
     for model in models:
-        if (score := model.mean_score(group)) is not None:
-            by_pooling.setdefault(model.pooling, []).append((model.parameters, score, model.name))
+        if group in model.means:
+            point = model.parameters, 100 * model.means[group], model.name
+            by_pooling.setdefault(model.pooling, []).append(point)
     xlabel = "Millions of parameters (logarithmic axis)"
     title = f"Mean score of {len(GROUPS[group])} tasks ({group}) by size"
     with figure(path, title, "each point is a model", xlabel, "Mean score × 100") as axes:
@@ -115,21 +103,17 @@ def draw_mean_score_by_size(models: list[ModelScores], path: Paths, group: str) 
 
 
 def draw_alignment_and_uniformity(models: list[ModelScores], path: Paths) -> None:
-    """Draw alignment against uniformity of each model, or of each layer; the color is its Spearman × 100."""
+    """Draw alignment against uniformity of each layer of each model; the color is its Spearman × 100."""
     points = [
-        (*measures, model.name, layer) for model in models for layer, measures in model.isotropy.items()
+        (*point, f"{model.name}, {layer}") for model in models for layer, point in model.isotropy.items()
     ]
     labels = "Uniformity (lower is better)", "Alignment (lower is better)"
-    note = "squared distances, as Wang and Isola 2020 define both"
+    note = "squared distances, as Wang and Isola 2020 define both; each point is a layer of a model"
     with figure(path, "Alignment and uniformity", note, *labels, height=3.4) as axes:
-        x, y, colors, *_ = zip(*points, strict=True)
-        image = axes.scatter(x, y, c=colors, cmap="cividis", s=36)
+        x, y, scores, names = zip(*points, strict=True)
+        image = axes.scatter(x, y, c=[100 * score for score in scores], cmap="cividis", s=36)
         axes.figure.colorbar(image, ax=axes, label="Spearman × 100")
-        has_curves = len(models) < len(points)
-        name_points(
-            axes,
-            [(x, y, f"{name}, {layer}" if has_curves else name) for x, y, _, name, layer in points],
-        )
+        name_points(axes, [*zip(x, y, names, strict=True)])
         axes.margins(0.1)
 
 
@@ -139,10 +123,9 @@ def draw_speed(models: list[ModelScores], path: Paths) -> None:
     labels = "Sentences at once (logarithmic axis)", "Sentences per second"
     with figure(path, "Speed by size, length and batch", f"measured on {devices}", *labels) as axes:
         for model in models:
-            for tokens in dict.fromkeys(entry["tokens"] for entry in model.speed):
-                entries = [entry for entry in model.speed if entry["tokens"] == tokens]
-                x, y = ([entry[key] for entry in entries] for key in ("batch_size", "sentences_per_second"))
-                label = f"{model.name} ({model.parameters:.0f} M), {tokens:.0f} tokens"
+            for length in dict.fromkeys(tokens for tokens, *_ in model.speed):
+                x, y = zip(*(point for tokens, *point in model.speed if tokens == length), strict=True)
+                label = f"{model.name} ({model.parameters:.0f} M), {length:.0f} tokens"
                 draw_line(axes, len(axes.lines), label, x, y)
         log_scale(axes.yaxis)
         log_scale(axes.xaxis)
@@ -152,19 +135,8 @@ def scores_table(models: list[ModelScores]) -> list[list[str]]:
     """Return a table with a line per model: its size, mean scores, uniformity and alignment (last layer)."""
     lines = [["model", "pooling", "million parameters", *SIZE_GROUPS, "uniformity", "alignment"]]
     for model in models:
-        means = [model.mean_score(group) for group in SIZE_GROUPS]
+        scores = [percent(model.means[group]) if group in model.means else MISSING for group in SIZE_GROUPS]
         measured = [*model.isotropy.values()]
         measures = [f"{value:.3f}" for value in measured[-1][:2]] if measured else [MISSING] * 2
-        scores = [MISSING if score is None else percent(score / 100) for score in means]
         lines.append([model.name, model.pooling, f"{model.parameters:.2f}", *scores, *measures])
-    return lines
-
-
-def speed_table(models: list[ModelScores]) -> list[list[str]]:
-    """Return a table with a line for each measurement of a speed."""
-    lines = [["model", "device", "tokens", "sentences at once", "sentences per second"]]
-    for model in models:
-        for entry in model.speed:
-            shape = [f"{entry['tokens']:.0f}", f"{entry['batch_size']:.0f}"]
-            lines.append([model.name, model.device, *shape, f"{entry['sentences_per_second']:.1f}"])
     return lines

@@ -7,14 +7,10 @@ InputError if there is nothing to draw, or if matplotlib is not installed.
 import math
 import statistics
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from tmft.errors import sanitize
-from tmft.reports.comparisons import LayerComparison
 from tmft.reports.drawing import (
-    COLORS,
     GRAY,
-    MARKERS,
     Paths,
     draw_line,
     figure,
@@ -22,17 +18,12 @@ from tmft.reports.drawing import (
     layer_ticks,
     line_style,
     log_scale,
+    name_points,
 )
-from tmft.reports.run_tables import is_defined, metric_name, prediction_objective
+from tmft.reports.run_tables import is_defined, metric_name
 from tmft.runs.sweeps import Sweep
-from tmft.training.gradient_surgery import STEPS_PER_ENTRY
 
 MAX_NUMBERS = 14  # layers of a map of CKA whose cells have room for a number
-MAX_LABEL = 36  # characters of a name beside an axis
-MAX_CURVES = 60  # runs of a sweep whose epochs are drawn
-STD_NOTE = "bands and bars: one sample standard deviation over the seeds to both sides"
-HELD_OUT_NOTE = "on held-out text, which was not trained on"
-TOKENS_LABEL = "Tokens seen (millions)"
 
 
 # ------------------------------------------------------------------------------------- figures of sweeps
@@ -46,32 +37,25 @@ def draw_score_by_layer(sweeps: list[Sweep], path: Paths, split: str = "test") -
     """
     on_dev = ", which chooses the layer" if split == "dev" else ""
     title = f"Score by layer on {sweeps[0].data}, {split}{on_dev}"
-    note = (
-        f"star: the layer that is best on dev; {STD_NOTE}; a thin line joins layers between which none has a "
-        "score"
-    )
+    note = "star: the layer that is best on dev; bands: one sample standard deviation over the seeds"
     ylabel = f"{split.capitalize()} {metric_name(sweeps[0].metric)} × 100"
     drawn = [(sweep, scores) for sweep in sweeps if (scores := score_curve(sweep, split))]
     with figure(path, title, note, "Layers kept", ylabel) as axes:
         layer_ticks(axes.xaxis)
         for number, (sweep, scores) in enumerate(drawn):
-            counts = [score.seeds for score in scores.values()]
-            seeds = "–".join(str(n) for n in dict.fromkeys((min(counts), max(counts))))
+            means, stds = zip(*scores.values(), strict=True)
+            counts = {len(sweep.layers[layer]) for layer in scores}
+            seeds = "–".join(map(str, sorted({min(counts), max(counts)})))
             label = f"{legend_name(sweep)} ({seeds} {'seed' if seeds == '1' else 'seeds'})"
-            layers = range(min(scores), max(scores) + 1)
-            means, stds, _ = zip(*(scores.get(layer, NO_SCORE) for layer in layers), strict=True)
-            draw_line(axes, number, label, layers, means, stds, {}, min(0.18, 0.4 / len(drawn)))
+            draw_line(axes, number, label, [*scores], means, stds, opacity=min(0.18, 0.4 / len(drawn)))
             if (best := sweep.best_layer) in scores and len(sweep.layers) > 1:
                 star = {"marker": "*", "s": 110, "edgecolors": "black", "linewidths": 0.6, "zorder": 4}
-                axes.scatter([best], [scores[best].mean], color=line_style(number)["color"], **star)
+                axes.scatter([best], [scores[best][0]], color=line_style(number)["color"], **star)
         for number, (sweep, _) in enumerate(drawn if split == "test" else ()):
             for version, theirs in sweep.published_scores.items():
                 known = [layer for layer, score in enumerate(theirs) if is_defined(score)]
-                style = {
-                    "marker": "" if len(known) == len(theirs) else "x",
-                    "linewidth": 0.9,
-                    "linestyle": ":",
-                }
+                marker = "" if len(known) == len(theirs) else "x"
+                style = {"marker": marker, "linewidth": 0.9, "linestyle": ":"}
                 label = f"{legend_name(sweep)}, as published ({version})"
                 draw_line(axes, number, label, known, [theirs[i] for i in known], style=style)
 
@@ -83,14 +67,14 @@ def draw_score_by_size(sweeps: list[Sweep], path: Paths) -> None:
     The gray line is the Pareto front: the models that score higher than every smaller one.
     """
     note = "numbers: layers kept. Mean over the seeds; further left is smaller, further up is better"
-    xlabel = "Millions of parameters, as the paper counts (logarithmic axis)"
+    xlabel = "Millions of parameters, as the paper counts (log axis)"
     ylabel = f"Test {metric_name(sweeps[0].metric)} × 100"
     points: list[tuple[float, float, int]] = []
     with figure(path, f"Score against size on {sweeps[0].data}", note, xlabel, ylabel) as axes:
         for number, sweep in enumerate(sweep for sweep in sweeps if score_curve(sweep)):
             curve = score_curve(sweep)
             sizes = [sweep.layers[layer][0]["parameters"]["paper"] / 1e6 for layer in curve]
-            scores = [score.mean for score in curve.values()]
+            scores = [mean for mean, _ in curve.values()]
             draw_line(axes, number, legend_name(sweep), sizes, scores, style={"linestyle": "none"})
             points += zip(sizes, scores, curve, strict=True)
         front = pareto_front(points)
@@ -98,9 +82,7 @@ def draw_score_by_size(sweeps: list[Sweep], path: Paths) -> None:
             x, y, _ = zip(*front, strict=True)
             style = {"color": GRAY, "marker": "", "linestyle": "-", "zorder": 1}
             draw_line(axes, 0, "Pareto front, with numbers of layers", x, y, style=style)
-        for size, score, layer in labels_that_fit(front, points):
-            offset = {"xytext": (-3, 4), "textcoords": "offset points", "ha": "center", "fontsize": 7}
-            axes.annotate(str(layer), (size, score), **offset)
+        name_points(axes, [(size, score, str(layer)) for size, score, layer in front])
         axes.margins(y=0.1)
         log_scale(axes.xaxis)
 
@@ -108,7 +90,7 @@ def draw_score_by_size(sweeps: list[Sweep], path: Paths) -> None:
 def draw_epoch_curves(sweep: Sweep, path: Paths, quantity: str) -> None:
     """Draw the loss or the score on dev by epoch, with a line per run. quantity: "loss" or "dev"."""
     names = {sweep.num_hidden_layers: "the whole model", sweep.best_layer: "best on dev"}
-    runs = [(layer, run) for layer, runs in sweep.layers.items() for run in runs][:MAX_CURVES]
+    runs = [(layer, run) for layer, runs in sweep.layers.items() for run in runs]
     runs.sort(key=lambda pair: pair[0] in names)  # the gray lines come first, and are below
     title = f"{'Loss in training' if quantity == 'loss' else 'Score on dev'}: {sweep.name}"
     ylabel = "Mean loss" if quantity == "loss" else f"Dev {metric_name(sweep.metric)} × 100"
@@ -131,78 +113,7 @@ def draw_epoch_curves(sweep: Sweep, path: Paths, quantity: str) -> None:
 def epoch_value(epoch: dict[str, Any], metric: str, quantity: str) -> float:
     """Return the loss of an epoch, or the metric on dev x 100. quantity: "loss" or "dev"."""
     value = epoch.get("loss") if quantity == "loss" else epoch.get("dev", {}).get(metric)
-    if value is None:
-        return math.nan
-    return value if quantity == "loss" else 100 * value
-
-
-def draw_intervals(title: str, comparisons: list[LayerComparison], path: Paths) -> None:
-    """Draw the differences x 100 with their 95 % confidence intervals, the first one at the top."""
-    references = {one.second for one in comparisons}
-    names = [sanitize(one.first, MAX_LABEL) for one in comparisons]
-    if len(references) > 1:
-        names = [
-            f"{sanitize(one.first, MAX_LABEL)}\n– {sanitize(one.second, MAX_LABEL)}" for one in comparisons
-        ]
-    title += ": differences" + (f" from {references.pop()}" if len(references) == 1 else "")
-    height = 0.8 + 0.12 * sum(2 + name.count("\n") for name in names)
-    note = "bars: 95 % confidence intervals; gray: the interval contains 0"
-    with figure(path, title, note, "Difference of the test scores × 100", height=height) as axes:
-        for i, one in enumerate(comparisons):
-            low, middle, high = (100 * value for value in (one.low, one.difference, one.high))
-            color = COLORS[0] if one.is_significant else GRAY
-            bar = {"xerr": [[max(0.0, middle - low)], [max(0.0, high - middle)]], "color": color}
-            axes.errorbar([middle], [i], fmt=MARKERS[0], capsize=2.5, linewidth=1.2, **bar)
-        axes.axvline(0, color=GRAY, linewidth=0.8)
-        axes.set_yticks(range(len(names)), names, fontsize=7)
-        axes.set_ylim(len(names) - 0.5, -0.5)
-
-
-# --------------------------------------------------------------------------- figures of pre-training runs
-
-
-def draw_mlm_loss(results: list[dict[str, Any]], path: Paths) -> None:
-    """Draw the loss on masked tokens, with replaced token detection that of the generator, by tokens seen."""
-    kinds = {"rtd": ", generator", "span": ", spans of tokens"}
-    labels = TOKENS_LABEL, "Loss on masked tokens (nats)"
-    with figure(path, "Pre-training: loss on masked tokens", HELD_OUT_NOTE, *labels) as axes:
-        for result in results:
-            loss = f"{prediction_objective(result['held_out']['after'])}_loss"
-            draw_held_out(axes, result, kinds.get(result["settings"]["task"], ""), loss)
-
-
-def draw_rtd_accuracy(results: list[dict[str, Any]], path: Paths) -> None:
-    """Draw the accuracy of replaced token detection, and that of predicting "original" for every token."""
-    labels = TOKENS_LABEL, "Accuracy (%)"
-    with figure(path, "Pre-training: replaced token detection", HELD_OUT_NOTE, *labels) as axes:
-        for result in results:
-            draw_held_out(axes, result, "", "rtd_accuracy", 100)
-            draw_held_out(axes, result, ": always “original”", "rtd_baseline", 100)
-
-
-def draw_held_out(axes: Any, result: dict[str, Any], suffix: str, metric: str, factor: float = 1) -> None:
-    """Draw factor x a metric on held-out text by tokens seen. suffix: what the legend adds to the name."""
-    entries = [entry for entry in result["curve"] if is_defined(entry["held_out"].get(metric))]
-    if entries:
-        tokens = [entry["tokens"] / 1e6 for entry in entries]
-        values = [factor * entry["held_out"][metric] for entry in entries]
-        draw_line(axes, len(axes.lines), f"{result['sweep']}{suffix}", tokens, values)
-
-
-def draw_gradient_cosines(results: list[dict[str, Any]], path: Paths) -> None:
-    """Draw the cosine of the gradients of every two tasks by step, for the first run of each sweep."""
-    first = {result["sweep"]: result for result in reversed(results)}
-    cosines: dict[str, list[float]] = {}
-    for name, result in reversed(first.items()):
-        for epoch in result["epochs"]:
-            for pair, values in (epoch.get("gradient_cosines") or {}).items():
-                cosines.setdefault(f"{name}: {pair}" if len(first) > 1 else pair, []).extend(values)
-    note = "cosine of the gradients of two tasks: 1 the same direction, 0 independent, −1 opposite"
-    xlabel = f"Step (means over {STEPS_PER_ENTRY} steps)"
-    with figure(path, "Do the tasks pull in the same direction?", note, xlabel, "Cosine") as axes:
-        for number, (name, values) in enumerate(cosines.items()):
-            draw_line(axes, number, name, [(i + 0.5) * STEPS_PER_ENTRY for i in range(len(values))], values)
-        axes.axhline(0, color=GRAY, linewidth=0.8)
+    return math.nan if value is None else value if quantity == "loss" else 100 * value
 
 
 # ----------------------------------------------------------------------------------------- figures of CKA
@@ -237,7 +148,7 @@ def draw_cka_heat_map(pairs: list[dict[str, Any]], path: Paths) -> None:
     """
     pair, matrix = pairs[0], pairs[0]["matrix"]
     names = short_names([pair["a"], pair["b"]])
-    xlabel, ylabel = (f"Layer of {sanitize(names[pair[side]], MAX_LABEL)}" for side in ("b", "a"))
+    xlabel, ylabel = (f"Layer of {names[pair[side]]}" for side in ("b", "a"))
     title = f"{cka_label(pair)} of every layer with every layer"
     with figure(path, title, "colors from the lowest to the highest value", xlabel, ylabel, 3.6) as axes:
         has_numbers = max(len(matrix), len(matrix[0])) <= MAX_NUMBERS
@@ -249,24 +160,14 @@ def draw_cka_heat_map(pairs: list[dict[str, Any]], path: Paths) -> None:
 # -------------------------------------------------------------------------------- data of the figures
 
 
-class LayerScore(NamedTuple):
-    """The score x 100 of a layer: its mean and sample std over the seeds, 0 for one seed."""
-
-    mean: float
-    std: float
-    seeds: int
-
-
-NO_SCORE = LayerScore(math.nan, math.nan, 0)
-
-
-def score_curve(sweep: Sweep, split: str = "test") -> dict[int, LayerScore]:
-    """Return {layer: score} for the layers of a sweep that have a defined score."""
+def score_curve(sweep: Sweep, split: str = "test") -> dict[int, tuple[float, float]]:
+    """Return {layer: (mean, sample std)} of the scores x 100, for layers where no seed is undefined."""
     curve = {}
     for layer in sweep.layers:
-        if scores := [100 * score for score in sweep.scores(layer, split) if math.isfinite(score)]:
+        scores = [100 * score for score in sweep.scores(layer, split)]
+        if all(map(math.isfinite, scores)):
             std = statistics.stdev(scores) if len(scores) > 1 else 0.0
-            curve[layer] = LayerScore(statistics.mean(scores), std, len(scores))
+            curve[layer] = statistics.mean(scores), std
     return curve
 
 
@@ -287,20 +188,6 @@ def pareto_front(points: list[tuple[float, float, Any]]) -> list[tuple[float, fl
         if not front or point[1] > front[-1][1]:
             front.append(point)
     return front
-
-
-def labels_that_fit(
-    front: list[tuple[float, float, int]], points: list[tuple[float, float, int]]
-) -> list[tuple[float, float, int]]:
-    """Return the points of a Pareto front that can be labeled without overlap, the highest first."""
-    labeled: list[tuple[float, float, int]] = []
-    for point in reversed(front):
-        width = math.log(max(x for x, *_ in points) / min(x for x, *_ in points))
-        height = max(y for _, y, _ in points) - min(y for _, y, _ in points)
-        x, y, _ = labeled[-1] if labeled else (math.inf, math.inf, 0)
-        if abs(math.log(x / point[0])) > 0.05 * width or y - point[1] > 0.04 * height:
-            labeled.append(point)
-    return labeled
 
 
 def short_names(checkpoints: list[str]) -> dict[str, str]:

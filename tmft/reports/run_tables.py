@@ -10,7 +10,7 @@ from typing import Any
 
 from tmft.io.formatting import mean_and_std, percent
 from tmft.reports.comparisons import LayerComparison
-from tmft.reports.paper_tables import MISSING
+from tmft.reports.page import MISSING
 from tmft.runs.result_json import find_score, list_score_names
 from tmft.runs.sweeps import Sweep, describe_differences
 
@@ -71,28 +71,6 @@ def signed_percent(difference: float) -> str:
     return "nan" if math.isnan(difference) else f"{100 * difference:+.2f}"
 
 
-def epochs_table(sweep: Sweep) -> list[list[str]]:
-    """Return a table with a line per epoch of each run of a sweep."""
-    heading = ["layer", "seed", "epoch", "loss", f"dev {metric_name(sweep.metric)}"]
-    lines = [[*heading, "examples per second", "chosen"]]
-    for layer, run in ((layer, run) for layer, runs in sweep.layers.items() for run in runs):
-        for number, epoch in enumerate(run.get("epochs", []), start=1):
-            loss, dev = epoch.get("loss"), epoch.get("dev", {}).get(sweep.metric)
-            speed = epoch.get("pairs_per_second")
-            lines.append(
-                [
-                    str(layer),
-                    str(run["settings"].get("seed", 0)),
-                    str(number),
-                    f"{loss:.4f}" if loss is not None else MISSING,
-                    percent(dev) if dev is not None else MISSING,
-                    f"{speed:.0f}" if speed is not None else MISSING,
-                    "yes" if number == run.get("chosen_epoch") else "no",
-                ]
-            )
-    return lines
-
-
 def comparison_table(comparisons: list[LayerComparison]) -> list[list[str]]:
     """Return a table with a line per comparison: the difference and its interval, x 100, and a verdict."""
     has_notes = any(one.note for one in comparisons)
@@ -105,15 +83,6 @@ def comparison_table(comparisons: list[LayerComparison]) -> list[list[str]]:
     return lines
 
 
-def prediction_objective(means: dict[str, float]) -> str:
-    """Return the objective by which tokens were predicted: "mlm" or, as in data/twins/t5, another one.
-
-    means: those of the held-out sentences, as result.json has them.
-    """
-    losses = [name for name in means if name.endswith("_loss") and name != "rtd_loss"]
-    return losses[0].removesuffix("_loss") if losses else "mlm"
-
-
 def pretraining_table(results: list[dict[str, Any]]) -> list[list[str]]:
     """Return a table with a line per pre-training run: tokens, loss and accuracies on held-out text, speed.
 
@@ -124,17 +93,17 @@ def pretraining_table(results: list[dict[str, Any]]) -> list[list[str]]:
     lines = [[*heading, "RTD accuracy", "RTD baseline", "tokens per second", "hours"]]
     for result in results:
         before, after = result["held_out"]["before"], result["held_out"]["after"]
-        objective = prediction_objective(after)
+        loss = next(key for key in after if key.endswith("_loss") and key != "rtd_loss")  # often mlm_loss
+        names = [loss.replace("loss", "accuracy"), "rtd_accuracy", "rtd_baseline"]
         speed = result["tokens_seen"] / result["seconds"] if result["seconds"] else math.nan
-        rtd = [after.get(key) for key in ("rtd_accuracy", "rtd_baseline")]
         lines.append(
             [
                 f"{result['sweep']}, seed {result['settings']['seed']}",
                 f"{result['parameters']['stored'] / 1e6:.2f}",
                 f"{result['tokens_seen'] / 1e6:.1f}",
-                *(f"{means[f'{objective}_loss']:.3f}" for means in (before, after)),
-                percent(after[f"{objective}_accuracy"]),
-                *(MISSING if value is None else percent(value) for value in rtd),
+                f"{before[loss]:.3f}",
+                f"{after[loss]:.3f}",
+                *(percent(after[name]) if name in after else MISSING for name in names),
                 f"{speed:.0f}",
                 f"{result['seconds'] / 3600:.2f}",
             ]
@@ -142,79 +111,39 @@ def pretraining_table(results: list[dict[str, Any]]) -> list[list[str]]:
     return lines
 
 
-# ------------------------------------------------------------------------------------------- for programs
-
-
-def tidy_scores(sweeps: list[Sweep]) -> list[list[Any]]:
-    """Return the lines of runs.csv, for pandas, R or a spreadsheet: one per run, split and metric."""
+def tidy_scores(sweeps: list[Sweep]) -> list[dict[str, Any]]:
+    """Return a dict per run, split and metric, for pandas, R or a spreadsheet; an undefined score is None."""
     rows = []
-    all_runs = [(s, number, run) for s in sweeps for number, runs in s.layers.items() for run in runs]
+    all_runs = [(s, layer, run) for s in sweeps for layer, runs in s.layers.items() for run in runs]
     for sweep, layer, run in all_runs:
-        scores = [(part, name) for part in ("dev", "test") for name in list_score_names(run[part])]
+        settings = run["settings"]
+        scores = [(split, name) for split in ("dev", "test") for name in list_score_names(run[split])]
         for split, metric in scores:
             score = find_score(run[split], metric)
             rows.append(
                 {
                     "task": sweep.data,
                     "run": sweep.name,
-                    "checkpoint": run["settings"].get("ckpt")
-                    or sweep.checkpoint,  # that the run started from
-                    "init": run["settings"].get("init", ""),  # "random": only its architecture was used
+                    "checkpoint": settings.get("ckpt") or sweep.checkpoint,  # that the run started from
+                    "init": settings.get("init"),  # "random": only its architecture was used
                     "pretrained_on": "+".join(sweep.pretrained_on),  # by the earlier runs of a chain
                     "layer": layer,
                     "num_hidden_layers": sweep.num_hidden_layers,
-                    "seed": run["settings"].get("seed", ""),
+                    "seed": settings.get("seed"),
                     "split": split,
                     "metric": metric,
-                    "score": score if is_defined(score) else "",  # neither x 100 nor rounded
+                    "score": score if is_defined(score) else None,  # neither x 100 nor rounded
                     "selects_epoch": metric == sweep.metric,
                     "best_on_dev": sweep.is_best(layer),
-                    "parameters": run["parameters"].get("stored", ""),
-                    "chosen_epoch": run.get("chosen_epoch", ""),
-                    "seconds": run.get("seconds", ""),
-                    "pairs_per_second": run_speed([run]) or "",
-                    "precision": run.get("precision", ""),
+                    "parameters": run["parameters"].get("stored"),
+                    "chosen_epoch": run.get("chosen_epoch"),
+                    "seconds": run.get("seconds"),
+                    "pairs_per_second": run_speed([run]),
+                    "precision": run.get("precision"),
                     "folder": run["folder"].name,
                 }
             )
-    return [list(rows[0]), *(list(row.values()) for row in rows)]
-
-
-def raw_results(sweeps: list[Sweep]) -> list[dict[str, Any]]:
-    """Return the content of report.json: all scores of each sweep, not rounded and not x 100."""
-    contents = []
-    for sweep in sweeps:
-        published = sweep.published_scores
-        layers = []
-        for layer, runs in sweep.layers.items():
-            splits = {
-                split: {metric: summarize(sweep.scores(layer, split, metric)) for metric in sweep.metrics}
-                for split in ("dev", "test")
-            }
-            layers.append(
-                {
-                    "layer": layer,
-                    "seeds": [run["settings"]["seed"] for run in runs],
-                    "parameters": runs[0]["parameters"],
-                    **splits,
-                    "published": {
-                        version: theirs[layer] / 100
-                        for version, theirs in published.items()
-                        if layer < len(theirs) and is_defined(theirs[layer])
-                    },
-                }
-            )
-        fields = {key: value for key, value in vars(sweep).items() if key not in ("layers", "copies")}
-        fields["copies"] = list(map(str, sweep.copies))
-        contents.append(fields | {"best_layer": sweep.best_layer, "layers": layers})
-    return contents
-
-
-def summarize(values: list[float]) -> dict[str, Any]:
-    """Return {"mean", "std", "values"} of some scores; the sample std is None for one score or with NaN."""
-    has_std = len(values) > 1 and not math.isnan(sum(values))
-    std = statistics.stdev(values) if has_std else None
-    return {"mean": statistics.mean(values), "std": std, "values": values}
+    return rows
 
 
 def run_speed(runs: list[dict[str, Any]]) -> float | None:

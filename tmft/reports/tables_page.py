@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from statistics import stdev
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,8 @@ import numpy as np
 from tmft.io.paths import PACKAGE_DATA
 from tmft.metrics import pearson
 from tmft.reports.drawing import draw_line, figure, heat_map, name_ticks
-from tmft.reports.page import Page
-from tmft.reports.paper_tables import MISSING
-from tmft.training_free.training_free_tables import FIGURES, Row, ScoreTable, TableScores
+from tmft.reports.page import MISSING, Page
+from tmft.training_free.training_free_tables import FIGURES, ScoreTable, TableScores
 
 ABOUT = (
     "A score in brackets is the one that Stankevičius and Lukoševičius (2024) print for bert-base-uncased. "
@@ -29,6 +27,7 @@ ABOUT = (
 )
 # Table, tasks, token weights, post-processing -> {model: printed score x 100, or ""}
 Published = dict[tuple[str, ...], dict[str, str]]
+Grid = dict[str, dict[tuple[str, ...], float]]  # column -> {line: score, not x 100}
 
 
 def read_published() -> Published:
@@ -49,7 +48,8 @@ def write_tables_page(
     page.add_text(ABOUT)
     for note in results.notes:
         page.add_note(note)
-    for number, table in enumerate(tables):
+    page.add_heading("Scores")
+    for table in tables:
         scored = {group: [name for name in names if name in known] for group, names in table.groups.items()}
         for group, tasks in scored.items():
             if not tasks:
@@ -60,10 +60,10 @@ def write_tables_page(
             title = f"{table.name} {group}{over}{without}"
             if title in page.tables:  # another block has the same group
                 title += f", {', '.join(dict.fromkeys(row.model for row in table.rows))}"
-            page.add_table(title, score_lines(results, table, group, tasks, published))
+            grid = score_grid(results, table, tasks)
+            page.add_table(title, score_lines(table, group, grid, published))
             if draw := {"curves": draw_curves, "heat map": draw_heat_map}.get(table.figure):
-                panel = partial(draw, results, table, group, tasks)
-                page.add_figure(title, {f"{table.name}-{number}-{group}": panel})
+                page.add_figure(f"figure of {title}", partial(draw, table, group, grid))
         if table.figure == "points" and len(scored) == 2 and all(scored.values()):
             title = f"{table.name} {' and '.join(scored)}, Pearson correlation over the rows"
             page.add_table(title, correlation_lines(results, table, scored))
@@ -72,78 +72,60 @@ def write_tables_page(
     return page
 
 
-def line_and_column(table: ScoreTable, row: Row) -> tuple[tuple[str, ...], str]:
-    """Return the cells that name the line of a row in its table, and the name of its column.
+def score_grid(results: TableScores, table: ScoreTable, tasks: Sequence[str]) -> Grid:
+    """Return the mean score over tasks of each row of a table: {column: {line: score}}.
 
-    The column has the fields that differ within the table; a static model has one column and every line.
+    FIGURES has the fields that name a line, and those that name a column if they differ within the table.
     """
     line_fields, column_fields = FIGURES[table.figure]
     differing = [name for name in column_fields if len({getattr(row, name) for row in table.rows}) > 1]
-    values = [str(getattr(row, name)) for name in differing or column_fields[:1]]
-    column = " + ".join(value for value in values if value not in ("", "uniform")) or row.model
-    return tuple(str(getattr(row, name)) or MISSING for name in line_fields), column
-
-
-def score_lines(
-    results: TableScores, table: ScoreTable, group: str, tasks: Sequence[str], published: Published
-) -> list[list[str]]:
-    """Return a table of mean scores over the tasks of a group: a line and a column as FIGURES says."""
-    cells: dict[tuple[str, ...], dict[str, str]] = {}
+    grid: Grid = {}
     for row in table.rows:
-        line, column = line_and_column(table, row)
-        key = table.name, group, row.token_weights, row.postprocess
-        printed = published.get(key, {}).get(row.model, "")
-        cell = format_score(results.mean(row, tasks), group)
-        cells.setdefault(line, {})[column] = f"{cell} ({printed})" if printed else cell
-    columns = list(dict.fromkeys(column for scores in cells.values() for column in scores))
-    heading = [name.replace("_", " ") for name in FIGURES[table.figure][0]]
-    lines = [[*line, *(scores.get(column, MISSING) for column in columns)] for line, scores in cells.items()]
-    return [[*heading, *columns], *lines]
+        values = [str(getattr(row, name)) for name in differing or column_fields[:1]]
+        column = " + ".join(value for value in values if value not in ("", "uniform")) or row.model
+        line = tuple(str(getattr(row, name)) for name in line_fields)
+        grid.setdefault(column, {})[line] = results.mean(row, tasks)
+    return grid
 
 
-def format_score(score: float, group: str) -> str:
-    """Return a score x 100 with two decimals, alignment and uniformity as they are; a dash for NaN."""
+def score_lines(table: ScoreTable, group: str, grid: Grid, published: Published) -> list[list[str]]:
+    """Return a table of the scores of a group, with the printed ones in brackets; a dash is no score."""
     factor = 1 if group in ("alignment", "uniformity") else 100
-    return MISSING if math.isnan(score) else f"{factor * score:.2f}"
+    lines = [[*(name.replace("_", " ") for name in FIGURES[table.figure][0]), *grid]]
+    for line in dict.fromkeys(line for scores in grid.values() for line in scores):
+        cells = [cell or MISSING for cell in line]
+        for column, scores in grid.items():
+            score = scores.get(line, math.nan)
+            printed = published.get((table.name, group, *line), {}).get(column, "")
+            cell = MISSING if math.isnan(score) else f"{factor * score:.2f}"
+            cells.append(f"{cell} ({printed})" if printed else cell)
+        lines.append(cells)
+    return lines
 
 
-def draw_curves(
-    results: TableScores, table: ScoreTable, group: str, tasks: Sequence[str], paths: list[Path]
-) -> None:
-    """Draw the mean score x 100 by layer, with a line per column: the deviation over the tasks is shaded.
+def draw_curves(table: ScoreTable, group: str, grid: Grid, paths: list[Path]) -> None:
+    """Draw the mean score x 100 by layer, with a line per column; that of a static model is horizontal.
 
-    The x axis has the layers in the order in which they first occur. The line of a static model, which has
-    none, is horizontal.
+    The x axis has the layers in the order in which they first occur.
     """
-    columns: dict[str, dict[str, tuple[float, float]]] = {}  # column -> {layer: (mean, sample std)}
-    for row in table.rows:
-        scores = [100 * results.mean(row, [task]) for task in tasks]
-        point = 100 * results.mean(row, tasks), stdev(scores) if len(scores) > 1 else 0.0
-        if math.isfinite(point[0]):
-            columns.setdefault(line_and_column(table, row)[1], {})[row.layer] = point
     layers = list(dict.fromkeys(row.layer for row in table.rows if row.layer)) or [""]
-    title, note = f"Mean score × 100, {group} by layer", "bands: one sample standard deviation over the tasks"
-    with figure(paths, title, f"{note} to both sides", "layer", f"score × 100, {group}") as axes:
-        for number, (name, points) in enumerate(columns.items()):
-            everywhere = points.get("", (math.nan, math.nan))
-            means, stds = zip(*(points.get(layer, everywhere) for layer in layers), strict=True)
-            opacity = min(0.18, 0.4 / len(columns))
-            draw_line(axes, number, name, range(len(layers)), means, stds, opacity=opacity)
-        axes.margins(x=0.03)
+    title, labels = f"{table.name} {group}, by layer", ("layer", f"score × 100, {group}")
+    with figure(paths, title, "mean over the tasks", *labels) as axes:
+        for number, (name, scores) in enumerate(grid.items()):
+            everywhere = scores.get(("",), math.nan)
+            values = [100 * scores.get((layer,), everywhere) for layer in layers]
+            draw_line(axes, number, name, range(len(layers)), values)
         name_ticks(axes, layers)
 
 
-def draw_heat_map(
-    results: TableScores, table: ScoreTable, group: str, tasks: Sequence[str], paths: list[Path]
-) -> None:
+def draw_heat_map(table: ScoreTable, group: str, grid: Grid, paths: list[Path]) -> None:
     """Draw the mean score by layer and weight of the interpolation."""
-    scores = {line_and_column(table, row): 100 * results.mean(row, tasks) for row in table.rows}
-    lines, columns = ([*dict.fromkeys(names)] for names in zip(*scores, strict=True))
-    values = [[scores.get((line, column), math.nan) for column in columns] for line in lines]
+    lines = list(dict.fromkeys(line for scores in grid.values() for line in scores))
+    values = [[100 * scores.get(line, math.nan) for scores in grid.values()] for line in lines]
     note = "(1 − w) u + w v by layer and w: a hidden state u with the means v of its tokens over a text"
     with figure(paths, f"{table.name} {group}", note) as axes:
         heat_map(axes, values, "{:.1f}", "score × 100")
-        name_ticks(axes, columns)
+        name_ticks(axes, [*grid])
         axes.set_yticks(range(len(lines)), [" ".join(line) for line in lines])
 
 
