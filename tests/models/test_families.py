@@ -164,3 +164,10 @@ def test_positions_for_less_than_a_word_between_two_special_tokens_are_refused(m
     assert config_from_dict(content | {"max_position_embeddings": offset + 3}).max_tokens == 3
     with pytest.raises(InputError, match=rf"max_position_embeddings {offset + 2} \(config.json\): expected "):
         config_from_dict(content | {"max_position_embeddings": offset + 2})
+
+
+@pytest.mark.parametrize("change", [{"hidden_dropout_prob": 2}, {"hidden_size": 2**70}])
+def test_values_of_which_torch_makes_no_modules_are_one_line(change):
+    config = config_from_dict(BERT | change)
+    with pytest.raises(InputError, match="config.json cannot be read .*: correct its values"):
+        empty_encoder(config)

@@ -9,7 +9,8 @@ weights.
 import json
 from collections.abc import Iterable
 from dataclasses import MISSING, fields
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ import tmft.models.t5_decoder as t5_decoder
 from tmft.bert import BertConfig
 from tmft.encoder import ACTIVATIONS, BaseEncoder, EncoderConfig
 from tmft.errors import InputError, sanitize, short_repr
+from tmft.io.files import reading
 from tmft.models.family import Family
 
 FAMILIES: dict[str, Family[Any]] = {
@@ -42,6 +44,7 @@ VALUE_TYPES: dict[object, tuple[tuple[type, ...], str]] = {
     bool: ((bool,), "true or false"),
     str: ((str,), "a text"),
 }
+MAX_LAYERS = 1000  # of a model; more would fill the memory before their weights are found missing
 # Keys of config.json that are written only if their value is not the default.
 RARE_KEYS = ("is_causal", "is_decoder", "layer_types")
 # How the names of tensors end that are constants, not weights: old versions of transformers saved them.
@@ -142,10 +145,14 @@ def check_config_value(key: str, value: Any, kind: object) -> None:
     key: its name in config.json. kind: the type of its field. A key that ends with _act or activation has to
     be the name of an activation in ACTIVATIONS.
     """
+    if isinstance(kind, UnionType):  # int | None
+        kind = next(part for part in get_args(kind) if part is not NoneType)
     if kind in VALUE_TYPES and value is not None:
         types, expected = VALUE_TYPES[kind]
         if type(value) not in types or (type(value) in (int, float) and not value >= 0):
             raise InputError(f"{key} is {short_repr(value)} (config.json): expected {expected}")
+    if key.endswith("_layers") and value is not None and value > MAX_LAYERS:
+        raise InputError(f"{key} is {short_repr(value)} (config.json): expected {MAX_LAYERS} or fewer")
     if key.endswith(("_act", "activation")) and value not in ACTIVATIONS:
         raise InputError(f"{key} {short_repr(value)} (config.json): supported are {', '.join(ACTIVATIONS)}")
 
@@ -201,9 +208,9 @@ def empty_encoder(config: EncoderConfig, layer: int | None = None) -> BaseEncode
     """Return an encoder with the first `layer` layers (None means all) on torch's meta device.
 
     Its parameters have shapes, but no values, and take no memory. It is used to count parameters, and to load
-    a checkpoint into it.
+    a checkpoint into it. Raises InputError for values of config.json of which torch makes no modules.
     """
-    with no_init_weights(), torch.device("meta"):
+    with reading("config.json", "correct its values"), no_init_weights(), torch.device("meta"):
         return random_encoder(config, layer)
 
 

@@ -37,6 +37,8 @@ ROPE_TYPES: dict[str, tuple[str, ...]] = {
     ),
 }
 
+MAX_VALUE = 1e12  # of a number in these keys: larger ones are mistakes
+
 
 @dataclass(frozen=True)
 class RopeParameters:
@@ -224,4 +226,8 @@ def make_rope_parameters(values: dict[str, Any]) -> RopeParameters:
     if (part := values.get("partial_rotary_factor", 1)) != 1:
         raise InputError(f"partial_rotary_factor is {part} (config.json): only heads rotated as a whole, 1")
     keys = ("rope_theta", *ROPE_TYPES[rope_type])
+    for key in keys:
+        value = values.get(key, 1)
+        if type(value) is not bool and not (type(value) in (int, float) and 0 < value < MAX_VALUE):
+            raise InputError(f"{key} is {short_repr(value)} (config.json): expected a number above 0")
     return RopeParameters(rope_type=rope_type, **{key: values[key] for key in keys if key in values})
