@@ -126,8 +126,9 @@ def read_release_file(path: Path, file: ReleaseFile) -> list[Row]:
     with reading(path, REMEDY):
         content = path.read_bytes()
         if digest(content) not in SHA256.get(path.name, digest(content)):
-            problem = f"{path} is not the published {path.name} (SHA-256), or is incomplete"
-            raise InputError(f"{problem}: download it again")
+            raise InputError(
+                f"{path} is not the published {path.name} (SHA-256), or is incomplete: download it again"
+            )
         content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
         text = content.decode(file.encoding)
     if isinstance(file.columns, str):
