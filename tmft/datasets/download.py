@@ -31,7 +31,8 @@ def download_dataset(dataset_name: str, source: str | None = None, root: Path = 
     """
     release, target = RELEASES[dataset_name], root / dataset_name
     urls = release.urls if source is None else (source,) if "://" in source else ()
-    check_output_folder(target, [] if source is None or urls else [source, Path(source).parent])
+    place = None if source is None or urls else Path(source).absolute()
+    check_output_folder(target, [place, *place.parents] if place else [])
     if source is None and (is_offline() or not urls):
         problem = f"no address is known for {dataset_name}"
         if urls:

@@ -381,79 +381,121 @@ STR_FOLDER = "Priya22/semantic-textual-relatedness/961f9a9be535f3299e4c0a7b0f656
 CLUSTERING_FOLDER = (
     "rashadulrakib/short-text-clustering-enhancement/f363b66e6fd51f9dd1db679d2a9ce55538ab9868/data"
 )
-MRPC_COPY = (
-    "https://dl.fbaipublicfiles.com/senteval/senteval_data/msr_paraphrase"  # Microsoft's is an installer
-)
+# SentEval's copy: Microsoft publishes an installer
+MRPC_COPY = "https://dl.fbaipublicfiles.com/senteval/senteval_data/msr_paraphrase"
 SIMCSE = "https://huggingface.co/datasets/princeton-nlp/datasets-for-simcse/resolve/main/nli_for_simcse.csv"
 ALL_NLI = "https://sbert.net/datasets/AllNLI.tsv.gz"
-# fmt: off
 RELEASES = {
     # Pairs with scores or classes.
     "stsb": Release(
-        partial(read_table_or_files,
-                table=ReleaseFile("stsbenchmark.tsv.gz", ("split", *SCORED)),  # of sbert.net
-                files=file_per_split(ReleaseFile("sts-{split}.csv", (5, 6, 4)))),  # the original
-        SCORED, STSB_SIZES, ("https://sbert.net/datasets/stsbenchmark.tsv.gz",)),
+        partial(
+            read_table_or_files,
+            table=ReleaseFile("stsbenchmark.tsv.gz", ("split", *SCORED)),  # of sbert.net
+            files=file_per_split(ReleaseFile("sts-{split}.csv", (5, 6, 4))),
+        ),  # the original
+        SCORED,
+        STSB_SIZES,
+        ("https://sbert.net/datasets/stsbenchmark.tsv.gz",),
+    ),
     "stsb-de": multi_stsb_release("de", "99a65f1b68667f69a57bea13f602c7c9c27a9fcd"),
     "stsb-es": multi_stsb_release("es", "f8a1484b9820aede0c2e9dc2289263f7935a6098"),
     "kor-sts": Release(
         partial(read_files, files=file_per_split(ReleaseFile("sts-{split}.tsv", SCORED))),
-        SCORED, STSB_SIZES,
-        github_urls("kakaobrain/kor-nlu-datasets/master/KorSTS", *(f"sts-{split}.tsv" for split in SPLITS))),
+        SCORED,
+        STSB_SIZES,
+        github_urls("kakaobrain/kor-nlu-datasets/master/KorSTS", *(f"sts-{split}.tsv" for split in SPLITS)),
+    ),
     "sick": Release(
-        partial(read_table_or_files, files=SICK_FORMS, names=("TRAIN", "TRIAL", "TEST"),
-                table=ReleaseFile("SICK.txt", ("SemEval_set", *SICK_COLUMNS, "entailment_label"))),
-        (*SCORED, "label"), {"train": 4500, "dev": 500, "test": 4927},
-        ("https://zenodo.org/record/2787612/files/SICK.zip",)),
+        partial(
+            read_table_or_files,
+            files=SICK_FORMS,
+            names=("TRAIN", "TRIAL", "TEST"),
+            table=ReleaseFile("SICK.txt", ("SemEval_set", *SICK_COLUMNS, "entailment_label")),
+        ),
+        (*SCORED, "label"),
+        {"train": 4500, "dev": 500, "test": 4927},
+        ("https://zenodo.org/record/2787612/files/SICK.zip",),
+    ),
     "mrpc": Release(
-        read_mrpc, (*PAIR_COLUMNS, "label"), {"train": 3576, "dev": 500, "test": 1725},
-        tuple(f"{MRPC_COPY}_{split}.txt" for split in ("train", "test"))),
+        read_mrpc,
+        (*PAIR_COLUMNS, "label"),
+        {"train": 3576, "dev": 500, "test": 1725},
+        tuple(f"{MRPC_COPY}_{split}.txt" for split in ("train", "test")),
+    ),
     "wordsim": Release(
-        read_wordsim, SCORED, {"train": 3192, "dev": 684, "test": 685},
-        github_urls(f"{WORD_BENCHMARKS}/monolingual/en", *(file for file, _ in WORD_LISTS.values()))),
+        read_wordsim,
+        SCORED,
+        {"train": 3192, "dev": 684, "test": 685},
+        github_urls(f"{WORD_BENCHMARKS}/monolingual/en", *(file for file, _ in WORD_LISTS.values())),
+    ),
     "str": Release(read_str, SCORED, {"test": 5500}, github_urls(STR_FOLDER, "sem_text_rel_ranked.csv")),
     **{year: sts_release(year) for year in STS},
     "allnli": Release(
-        partial(read_table_or_files, files={},
-                table=ReleaseFile("AllNLI.tsv.gz", ("split", *PAIR_COLUMNS, "label"))),
-        (*PAIR_COLUMNS, "label"), urls=(ALL_NLI,)),
+        partial(
+            read_table_or_files,
+            files={},
+            table=ReleaseFile("AllNLI.tsv.gz", ("split", *PAIR_COLUMNS, "label")),
+        ),
+        (*PAIR_COLUMNS, "label"),
+        urls=(ALL_NLI,),
+    ),
     "glue": Release(read_glue, ("label", *PAIR_COLUMNS)),  # no urls: its zip files are downloaded one by one
-
     # Triplets and pairs without labels: a sentence, one that it entails and one that contradicts it, selected
     # by Gao et al. 2021; and Quora's duplicates, without urls, as that of Quora is without https.
     "nli-triplets": Release(
-        partial(read_files, files={"train": [ReleaseFile("nli_for_simcse.csv", ("sent0", "sent1", "hard_neg"),
-                                                         csv_delimiter=",")]}),
-        TRIPLET_COLUMNS, urls=(SIMCSE,)),
+        partial(
+            read_files,
+            files={
+                "train": [
+                    ReleaseFile("nli_for_simcse.csv", ("sent0", "sent1", "hard_neg"), csv_delimiter=",")
+                ]
+            },
+        ),
+        TRIPLET_COLUMNS,
+        urls=(SIMCSE,),
+    ),
     "quora-pairs": Release(read_duplicates, TRIPLET_COLUMNS[:2]),
-
     # Texts with classes. SciCite has no urls, as no lasting address of its archive is known. (Stankevičius
     # and Lukoševičius trained on 7,320 of its texts.)
     "clustering": Release(
-        partial(read_files, files={name: [ReleaseFile(f"**/{Path(file).name}", "class, TAB and text")]
-                                   for name, (file, _) in CLUSTERING_FILES.items()}),
-        ("label", "text"), {name: size for name, (_, size) in CLUSTERING_FILES.items()},
-        github_urls(CLUSTERING_FOLDER, *(path for path, _ in CLUSTERING_FILES.values()))),
+        partial(
+            read_files,
+            files={
+                name: [ReleaseFile(f"**/{Path(file).name}", "class, TAB and text")]
+                for name, (file, _) in CLUSTERING_FILES.items()
+            },
+        ),
+        ("label", "text"),
+        {name: size for name, (_, size) in CLUSTERING_FILES.items()},
+        github_urls(CLUSTERING_FOLDER, *(path for path, _ in CLUSTERING_FILES.values())),
+    ),
     "senteval": Release(
-        partial(read_files, files=SENTEVAL_FILES), ("label", "text", "fine_label"), SENTEVAL_SIZES,
+        partial(read_files, files=SENTEVAL_FILES),
+        ("label", "text", "fine_label"),
+        SENTEVAL_SIZES,
         github_urls(f"{SENT_CONV}/raw", *POS_NEG_FILES.values(), "TREC.train", "TREC.test")
-        + github_urls(SENT_CONV, *(f"stsa.binary.{split}" for split in SPLITS))),
+        + github_urls(SENT_CONV, *(f"stsa.binary.{split}" for split in SPLITS)),
+    ),
     "scicite": Release(read_scicite, ("label", "text"), {"train": 8243, "dev": 916, "test": 1861}),
-
     # The course CS 224N.
     "sst5": Release(
-        read_sst5, ("label", "text", "id"), {"train": 8544, "dev": 1101, "test": 2210},
-        github_urls(SENT_CONV, *(f"stsa.fine.{split}" for split in SPLITS))),
+        read_sst5,
+        ("label", "text", "id"),
+        {"train": 8544, "dev": 1101, "test": 2210},
+        github_urls(SENT_CONV, *(f"stsa.fine.{split}" for split in SPLITS)),
+    ),
     "quora": Release(
-        partial(read_cs224n, prefix="quora", label="is_duplicate"), ("label", *PAIR_COLUMNS, "id"),
-        urls=github_urls(CS224N_DATA, *(f"quora-{name}.csv" for name in CS224N_FILES.values()))),
+        partial(read_cs224n, prefix="quora", label="is_duplicate"),
+        ("label", *PAIR_COLUMNS, "id"),
+        urls=github_urls(CS224N_DATA, *(f"quora-{name}.csv" for name in CS224N_FILES.values())),
+    ),
     "cs224n-sts": Release(
-        partial(read_cs224n, prefix="sts", label="similarity"), ("score", *PAIR_COLUMNS, "id"),
+        partial(read_cs224n, prefix="sts", label="similarity"),
+        ("score", *PAIR_COLUMNS, "id"),
         {"train": 6040, "dev": 863, "unlabelled": 1725},
-        github_urls(CS224N_DATA, *(f"sts-{name}.csv" for name in CS224N_FILES.values()))),
-
+        github_urls(CS224N_DATA, *(f"sts-{name}.csv" for name in CS224N_FILES.values())),
+    ),
     # Sentences. The address of WikiText by its authors is gone.
     "nli": Release(read_nli_sentences, urls=(ALL_NLI,)),
     "wikitext-2": Release(read_wikitext),
 }
-# fmt: on
