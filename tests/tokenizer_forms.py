@@ -40,7 +40,7 @@ EMOJI = "😀 👍🏽 👩‍👩‍👧‍👦 🇩🇪 ☃️ 🎈🎈 ❤️
 SPACES = [" "] * 12 + ["", "", "  ", "   ", "\t", "\n", "\r\n", "\n\n", "\u00a0", "\u2003", "\u3000"]
 SPACES += ["\u200b", "\u2028", "\x0b", "\x85", " \n ", "\t\t"]
 SPECIAL = """[CLS] [SEP] [PAD] [UNK] [MASK] [cls] <s> </s> <pad> <unk> <mask> <S> <MASK> <bos> <eos>
-<|endoftext|> <|im_start|> <|im_end|> <|begin_of_text|> <s>NOTUSED </s>NOTUSED <unk>NOTUSED
+<|endoftext|> <|im_start|> <|im_end|> <|begin_of_text|>
 <extra_id_0> <extra_id_99> <0x0A> <0xFF> ## ##s ▁ ▁the Ġ Ġthe Ċ <url> [Q]""".split()
 ODD = [
     "e\u0301 cafe\u0301 a\u0308o\u0308 A\u030a \u2126 q\u0307\u0323 \u0344",
@@ -272,17 +272,16 @@ def roberta_old(folder: Path) -> None:
     roberta_vocabulary(folder, special_tokens_map=names, model_max_length=512)
 
 
-def byte_level_backend(first: list[str], last: list[str], prefix_space: bool = False) -> Tokenizer:
+def byte_level_backend(first: list[str], last: list[str]) -> Tokenizer:
     merges = list(byte_pairs(byte_level=True)[1])
     backend = Tokenizer(models.BPE(byte_level_vocabulary(first, last), merges))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     return backend
 
 
 def roberta_json(folder: Path) -> None:
-    """The file says another prefix space than the settings, which count for this class."""
-    backend = byte_level_backend(ROBERTA, ["<mask>"], prefix_space=True)
+    backend = byte_level_backend(ROBERTA, ["<mask>"])
     save_json(folder, backend, [*ROBERTA, "<mask>"], "<s> $A </s>", lstrip=True)
     write(folder, config={"model_type": "roberta"}, tokenizer_config={"tokenizer_class": "RobertaTokenizer"})
 
@@ -299,6 +298,10 @@ def modernbert_json(folder: Path) -> None:
 
 
 QWEN = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+QWEN_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+    r"\s+(?!\S)|\s+"
+)
 
 
 def qwen_settings(first_id: int) -> dict:
@@ -318,8 +321,6 @@ def qwen_settings(first_id: int) -> dict:
 
 def qwen_json(folder: Path) -> None:
     """As Qwen3-Embedding: the closing token is the one for padding."""
-    from tmft.checkpoints.tokenizer_kinds import QWEN_PATTERN
-
     backend = byte_level_backend([], [])
     backend.normalizer = normalizers.NFC()
     parts = [pre_tokenizers.Split(Regex(QWEN_PATTERN), "isolated")]
@@ -338,7 +339,7 @@ def plain_qwen_json(folder: Path) -> None:
     write(folder, tokenizer=content | {"post_processor": byte_level})
 
 
-def llama2_json(folder: Path, model_type: str = "mistral", single: str = "<s> $A </s>", **settings) -> None:
+def llama2_json(folder: Path, single: str = "<s> $A </s>", **settings) -> None:
     """As the embedding models built on Mistral: characters that are not in the vocabulary become bytes."""
     tokens, merges = byte_pairs(byte_level=False)
     first = ["<unk>", "<s>", "</s>", *(f"<0x{n:02X}>" for n in range(256))]
@@ -350,7 +351,7 @@ def llama2_json(folder: Path, model_type: str = "mistral", single: str = "<s> $A
     save_json(folder, backend, ["<unk>", "<s>", "</s>"], single)
     names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "</s>"}
     settings = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, **names, **settings}
-    write(folder, config={"model_type": model_type}, tokenizer_config=settings)
+    write(folder, config={"model_type": "mistral"}, tokenizer_config=settings)
 
 
 def newer_pipeline(content: dict) -> dict:
@@ -376,26 +377,21 @@ def unigram_json(folder: Path, first: list[tuple[str, float]], dropped: int, spe
     return json.loads((folder / "tokenizer.json").read_text())
 
 
-def xlm_roberta_json(folder: Path, newer: bool, model_type: str = "xlm-roberta") -> None:
+def xlm_roberta_json(folder: Path, newer: bool) -> None:
     special = ["<s>", "<pad>", "</s>", "<unk>"]
     content = unigram_json(folder, [(token, 0.0) for token in special], 3, special)
     names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "sep_token": "</s>"}
     names |= {"pad_token": "<pad>", "cls_token": "<s>", "mask_token": "<mask>"}
-    write(folder, config={"model_type": model_type})
-    write(folder, tokenizer_config={"tokenizer_class": "XLMRobertaTokenizer"} | names)
+    settings = {"tokenizer_class": "XLMRobertaTokenizer"} | names
+    write(folder, config={"model_type": "xlm-roberta"}, tokenizer_config=settings)
     write(folder, tokenizer=newer_pipeline(content) if newer else content)
 
 
-def camembert_json(folder: Path, **config) -> None:
-    first = [
-        ("<s>NOTUSED", 0.0),
-        ("<pad>", 0.0),
-        ("</s>NOTUSED", 0.0),
-        ("<unk>", 0.0),
-        ("<unk>NOTUSED", -100.0),
-    ]
+def camembert_json(folder: Path) -> None:
+    first = [(token, 0.0) for token in ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>")]
+    first.append(("<unk>NOTUSED", -100.0))
     content = unigram_json(folder, first, 1, ["<s>", "<pad>", "</s>", "<unk>"])
-    write(folder, config={"model_type": "camembert"} | config)
+    write(folder, config={"model_type": "camembert"})
     write(folder, tokenizer_config={"tokenizer_class": "CamembertTokenizer", "mask_token": "<mask>"})
     write(folder, tokenizer=newer_pipeline(content))
 
@@ -444,8 +440,6 @@ FORMS: dict[str, Callable[[Path], None]] = {
     "qwen embedding tokenizer.json": qwen_json,
     "qwen tokenizer.json, no template": plain_qwen_json,
     "mistral tokenizer.json": llama2_json,
-    "llama 2 tokenizer.json": lambda folder: llama2_json(folder, "llama", "<s> $A"),
-    "llama 2 tokenizer.json, legacy": lambda folder: llama2_json(folder, "llama", "$A </s>", legacy=True),
     "xlm-roberta tokenizer.json": lambda folder: xlm_roberta_json(folder, newer=False),
     "xlm-roberta newer tokenizer.json": lambda folder: xlm_roberta_json(folder, newer=True),
     "camembert tokenizer.json": camembert_json,

@@ -193,8 +193,6 @@ DONE = {
     "named special tokens": write(TOKENIZER, extra_special_tokens={"pet_token": "cat"}),
     "additional special tokens": write(TOKENIZER, additional_special_tokens=["cat"]),
     "additional special tokens of an old file": write(TOKEN_MAP, additional_special_tokens=["cat"]),
-    "a named token of an old file": write(TOKEN_MAP, image_token="dog"),
-    "a special token of its own": write(TOKENIZER, image_token="cat"),
     # orders and places
     "Normalize before the LayerNorm": reorder(0, 1, 2, 4, 3),
     "an older name of a file": rename(TRANSFORMER, "sentence_roberta_config.json"),
@@ -298,9 +296,6 @@ REFUSED = [
     ("the pooling 'attention'", write(POOLING, pooling_mode="attention")),
     ("pooling_mode_max_tokens is 2", write(POOLING, pooling_mode_max_tokens=2)),
     ("1_Pooling/config.json cannot be read", write(POOLING, pooling_mode=5)),
-    # tokenizer_config.json
-    ("truncation_side is 'middle'", write(TOKENIZER, truncation_side="middle")),
-    ("extra_special_tokens is 5", write(TOKENIZER, extra_special_tokens=5)),
     # tmft.json
     (f"{TMFT}.*'new_option' is 3", write(TMFT, new_option=3)),
     ("pooling 'middle': choose one of mean, cls", write(TMFT, pooling="middle")),

@@ -1,7 +1,6 @@
 """spm.model read without sentencepiece: the same token ids as transformers, also after saving."""
 
 import random
-import struct
 
 import pytest
 from spm_model import train_spm
@@ -76,10 +75,3 @@ def test_another_kind_of_file_is_refused(tmp_path, content):
 def test_a_model_that_is_not_unigram_is_refused(tmp_path, model_type, name):
     content = train_spm(model_type=model_type, byte_fallback=False, vocab_size=200)
     assert f"is a {name} model: only unigram models are supported" in refused(tmp_path / "spm.model", content)
-
-
-@pytest.mark.parametrize("score", [float("nan"), float("inf"), -float("inf")])
-def test_a_score_that_is_no_number_is_refused(tmp_path, score):
-    piece = b"\x0a\x01a\x15" + struct.pack("<f", score)
-    content = b"".join([b"\x0a", bytes([len(piece)]), piece, b"\x12\x00\x1a\x00"])
-    assert f"the score of piece 0 is {score}" in refused(tmp_path / "spm.model", content)

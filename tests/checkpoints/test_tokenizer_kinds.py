@@ -23,7 +23,7 @@ from tokenizer_forms import (
 from tokenizers import Tokenizer, normalizers, processors
 
 from tmft.checkpoints.tokenizer_kinds import TOKENIZER_KINDS
-from tmft.checkpoints.tokenizers import add_closing_token, load_tokenizer, tokenizer_to_files
+from tmft.checkpoints.tokenizers import load_tokenizer, tokenizer_to_files
 from tmft.errors import InputError
 from tmft.models.families import FAMILIES
 from tmft.tokenizer import UNCHANGED_CLASS
@@ -31,8 +31,6 @@ from tmft.tokenizer import UNCHANGED_CLASS
 AROUND = {  # special tokens before and after a sentence, where it is not one and one
     "qwen embedding tokenizer.json": (0, 1),
     "qwen tokenizer.json, no template": (0, 0),
-    "llama 2 tokenizer.json": (1, 0),
-    "llama 2 tokenizer.json, legacy": (0, 1),
 } | {name: (0, 1) for name in FORMS | SETTINGS if name.startswith("t5 ")}
 
 
@@ -169,15 +167,14 @@ def test_a_tokenizer_json_of_a_generic_class_is_used_unchanged(tmp_path):
     assert ids(tokenizer, ["a man"]) == ids(tokenizer, ["e men"])
 
 
-@pytest.mark.parametrize("name", ["T5Tokenizer", "T5TokenizerFast"])
-def test_without_a_template_the_tokenizer_class_decides(name, tmp_path):
+def test_without_a_template_the_tokenizer_class_decides(tmp_path):
     t5_json(tmp_path)
     change_tokenizer_json(
         tmp_path, post_processor=processors.TemplateProcessing(single="$A", special_tokens=[])
     )
     write(tmp_path, config={}, tokenizer_config={})
     assert 1 not in ids(load_tokenizer(tmp_path), ["the baker"])[0]
-    write(tmp_path, tokenizer_config={"tokenizer_class": name})
+    write(tmp_path, tokenizer_config={"tokenizer_class": "T5TokenizerFast"})
     assert ids(load_tokenizer(tmp_path), [""]) == [[1]]
 
 
@@ -208,7 +205,6 @@ def test_the_padding_token_may_be_missing(tmp_path):
 
 
 OTHER_TOKENS = {
-    "bert tokenizer.json": "unk_token",
     "mpnet vocab.txt": "unk_token",
     "xlm-roberta tokenizer.json": "eos_token",
     "camembert tokenizer.json": "bos_token",
@@ -229,32 +225,17 @@ def test_another_special_token_in_the_settings_is_used_where_transformers_uses_i
     assert_equal_to_transformers(tmp_path, texts, tmp_path / "saved")
 
 
-def test_a_closing_token_that_the_template_lacks_is_reported_and_can_be_added(tmp_path, caplog):
+def test_a_closing_token_that_the_template_lacks_is_reported(tmp_path, caplog):
     """As e5-mistral-7b-instruct: transformers 4 added it, transformers 5 does not."""
     llama2_json(tmp_path, single="<s> $A", add_eos_token=True)
     with caplog.at_level(logging.WARNING, logger="tmft"):
         tokenizer = load_tokenizer(tmp_path)
     (message,) = caplog.messages
-    assert "asks for </s> after each text" in message and "add_closing_token(tokenizer)" in message
+    assert "asks for </s> after each text" in message
     assert ids(tokenizer, ["the baker"]) == theirs(tmp_path, ["the baker"])
-    (bare,) = ids(tokenizer, ["the baker"])
-
-    add_closing_token(tokenizer)
-    assert ids(tokenizer, ["the baker"]) == [[*bare, 2]] and tokenizer.num_special_tokens == (1, 1)
-    saved = save(tokenizer, tmp_path, tmp_path / "saved")
-    assert ids(load_tokenizer(saved), ["the baker"]) == theirs(saved, ["the baker"]) == [[*bare, 2]]
-
-
-def test_nothing_is_reported_where_the_template_has_the_closing_token(tmp_path, caplog):
     llama2_json(tmp_path, add_eos_token=True)
     load_tokenizer(tmp_path)
-    assert not caplog.messages
-
-
-def test_a_closing_token_without_a_name_cannot_be_added(tmp_path):
-    FORMS["bert vocab.txt"](tmp_path)
-    with pytest.raises(InputError, match="the tokenizer has no eos_token"):
-        add_closing_token(load_tokenizer(tmp_path))
+    assert len(caplog.messages) == 1  # that template has the token
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -312,7 +293,7 @@ def test_the_vocabulary_is_in_the_order_of_the_ids_and_an_id_without_a_token_is_
     assert load_tokenizer(folder).vocabulary == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[4]", "man", "a"]
 
 
-@pytest.mark.parametrize("cls", ["a b", "$A", "$B", "$0", "x:7", ":", "a:b:c", "[SEP]:1"])
+@pytest.mark.parametrize("cls", ["a b", "$A", "[SEP]:1"])
 def test_a_special_token_may_have_any_name(cls):
     """Also one that means something in the template around a sentence."""
     folder = vocabulary_folder(cls_token=cls)
@@ -354,7 +335,6 @@ WRONG = [  # words of the message, and how the files are made
         OTHER_KIND,
         changed(config={"model_type": "qwen3"}, tokenizer_config={"tokenizer_class": "Qwen2Tokenizer"}),
     ),
-    (OTHER_KIND, changed(config={"model_type": "xlm-roberta"}, **{"sentencepiece.bpe.model": b"\x0a"})),
     (OTHER_KIND, partial(bert_vocabulary, tokenizer_class="BertJapaneseTokenizer")),
     ("no tokenizer in .*: expected tokenizer.json", lambda folder: None),
     ("the vocabulary has no </s>", without_sep),
@@ -372,15 +352,9 @@ WRONG = [  # words of the message, and how the files are made
         changed(special_tokens_map={"mask_token": {"content": "<mask>", "lstrip": "yes"}}),
     ),
     (
-        "cannot be read .split_special_tokens is true, but special tokens in a text are always",
-        changed(tokenizer_config={"split_special_tokens": True}),
-    ),
-    ("added_tokens.json cannot be read", changed(added_tokens={"[Q]": "9"})),
-    (
         "tokenizer_config.json cannot be read",
         changed(tokenizer_config={"added_tokens_decoder": {"x": {"content": "[Q]"}}}),
     ),
-    ("strip_accents is 'no'", changed(bert_vocabulary, tokenizer_config={"strip_accents": "no"})),
 ]
 
 
@@ -398,9 +372,6 @@ def test_damaged_files_are_one_clear_line(message, make, tmp_path, capfd):
 
 MAP = {"type": "Precompiled", "precompiled_charsmap": "BAAAAP////8A"}
 SPLIT = {"type": "Split", "behavior": "Isolated", "invert": False, "pattern": {"Regex": "(a|a|aa|a.)+$x"}}
-SECOND_TEXT = [{"Sequence": {"id": "B", "type_id": 0}}]
-UNIGRAM = {"type": "Unigram", "unk_id": None, "vocab": [["[UNK]", 0.0], ["a", -1.0]]}
-BYTE_PAIRS = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}
 
 
 def write_wrong(place: str, value: object):
@@ -416,33 +387,18 @@ def write_wrong(place: str, value: object):
     return folder
 
 
-def template(*ids: int) -> tuple[str, dict]:
-    """Return the place of the ids of [CLS] in a template, and others, which the embeddings may lack."""
-    return "post_processor.special_tokens.[CLS]", {"id": "[CLS]", "ids": ids, "tokens": ["a"] * len(ids)}
-
-
 PANICS = {
     "no vocabulary": ("model.vocab", {}),
     "no model": ("model", None),
     "a template without its token": ("post_processor.special_tokens", {}),
-    "a template with an unknown id": template(500),
-    "a template with a large id": template(2**31),
-    "a template with the largest id": template(2, 2**32 - 1),
-    "a second text": ("post_processor.single", SECOND_TEXT),
     "a map that leads out": ("normalizer", MAP),
-    "a map in a list": ("normalizer", {"type": "Sequence", "normalizers": [MAP]}),
-    "a map that is none": ("normalizer", {"type": "Precompiled"}),
-    "a map in other letters": ("normalizer", MAP | {"precompiled_charsmap": "é"}),
-    "parts of no length": ("pre_tokenizer", {"type": "FixedLength", "length": 0}),
-    "a prefix that is not there": ("model", BYTE_PAIRS | {"continuing_subword_prefix": "##"}),
     "an expression that takes too long": ("pre_tokenizer", SPLIT),
-    "no token for what is unknown": ("model", UNIGRAM),
 }
 
 
 @pytest.mark.parametrize("name", PANICS)
 def test_an_error_or_a_panic_of_the_library_is_one_line(name):
-    with pytest.raises(InputError, match="cannot be read|no token has the id .*, which is added") as error:
+    with pytest.raises(InputError, match="cannot be read") as error:
         load_tokenizer(write_wrong(*PANICS[name]))(["a" * 40 + "b"], 64)
     assert "\n" not in str(error.value)
 

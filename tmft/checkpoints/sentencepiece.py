@@ -11,7 +11,6 @@ here are, according to sentencepiece_model.proto:
     NormalizerSpec  2 precompiled_charsmap (bytes, default empty)
 """
 
-import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -67,8 +66,6 @@ def read_spm(path: Path) -> SentencePieceModel:
         if key == (1, LENGTH):
             piece = dict(parse_protobuf(value))
             (score,) = struct.unpack("<f", piece.get((2, FOUR_BYTES), bytes(4)))
-            if not math.isfinite(score):
-                raise ValueError(f"the score of piece {len(pieces)} is {score}")
             pieces.append((piece[1, LENGTH].decode(), score))
             types.append(piece.get((3, VARINT), 1))
         else:

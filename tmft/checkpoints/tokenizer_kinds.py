@@ -1,20 +1,19 @@
 """The kinds of tokenizers: which special tokens they have, and how they are built from a vocabulary.
 
-A kind is needed where the files do not say everything. A tokenizer.json does, but for many classes
-transformers takes only the vocabulary and the added tokens from it, and builds the rest in the same way for
-every checkpoint of the kind; so does TokenizerKind.rebuild. Without a tokenizer.json, TokenizerKind.read
-builds the tokenizer from the files of the vocabulary, where a kind has such a function.
+A kind is needed where the files do not say everything. A tokenizer.json does, but of WordPiece and unigram
+models transformers takes only the vocabulary and the added tokens from it, and builds the rest in the same
+way for every checkpoint of the kind; so does TokenizerKind.rebuild. Without a tokenizer.json,
+TokenizerKind.read builds the tokenizer from the files of the vocabulary, where a kind has such a function.
 """
 
 import base64
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from tmft.checkpoints.sentencepiece import (
     build_unigram_tokenizer,
@@ -25,13 +24,6 @@ from tmft.checkpoints.tokenizer_config import TokenizerConfig
 
 BERT_UNCASED = normalizers.BertNormalizer(
     clean_text=True, lowercase=True, strip_accents=None, handle_chinese_chars=True
-)
-# How Qwen's tokenizer splits a text before it merges bytes: contractions, words with one character before
-# them, single digits, punctuation with the line breaks after it, line breaks, and other spaces.
-# Source: the file tokenizer.json of the Qwen checkpoints.
-QWEN_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
-    r"\s+(?!\S)|\s+"
 )
 
 
@@ -46,11 +38,6 @@ class TokenizerKind:
     template: str = ""
     pair_template: str = ""
     template_tokens: tuple[str, ...] = ()
-    # Special tokens to which the spaces before them belong, unless a file says otherwise.
-    lstrip_tokens: tuple[str, ...] = ()
-    # Further special tokens of a tokenizer.json that is rebuilt, where its vocabulary has them.
-    added_special_tokens: tuple[str, ...] = ()
-
     # The files of the vocabulary, and how a tokenizer without a template is built from them:
     # read(folder, config). None: such a tokenizer is only read from a tokenizer.json.
     vocabulary_files: tuple[str, ...] = ()
@@ -110,14 +97,8 @@ def read_wordpiece(folder: Path, config: TokenizerConfig) -> tokenizers.Tokenize
 def rebuild_wordpiece(
     backend: tokenizers.Tokenizer, content: dict[str, Any], config: TokenizerConfig
 ) -> tokenizers.Tokenizer:
-    """Return the tokenizer of a tokenizer.json with what tokenizer_config.json asks for.
-
-    That is the normalizer, and the token for unknown words if the vocabulary has it.
-    """
+    """Return the tokenizer of a tokenizer.json with the normalizer that tokenizer_config.json asks for."""
     backend.normalizer = bert_normalizer(config, backend.normalizer)
-    unk_token = config.special_tokens.get("unk_token")
-    if unk_token is not None and backend.token_to_id(unk_token) is not None:
-        backend.model.unk_token = unk_token
     return backend
 
 
@@ -161,79 +142,16 @@ def bert_normalizer(
 def read_byte_pairs(folder: Path, config: TokenizerConfig) -> tokenizers.Tokenizer:
     """Return RoBERTa's tokenizer, built from a vocab.json and a merges.txt.
 
-    vocab.json: {token: id}. merges.txt: the two parts of a token per line, the pairs that are merged first at
-    the top.
+    It splits text into words, each with the space before it; the key add_prefix_space says whether the first
+    word gets a space, too. vocab.json: {token: id}. merges.txt: the two parts of a token per line, the pairs
+    that are merged first at the top.
     """
     vocabulary, merges = models.BPE.read_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
     backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges))
-    set_roberta_pre_tokenizer(backend, config)
-    return backend
-
-
-def rebuild_byte_pairs(
-    backend: tokenizers.Tokenizer,
-    content: dict[str, Any],
-    config: TokenizerConfig,
-    set_pre_tokenizer: Callable[[tokenizers.Tokenizer, TokenizerConfig], None],
-    **options,
-) -> tokenizers.Tokenizer:
-    """Return a tokenizer with the vocabulary, merges and post-processor of a tokenizer.json.
-
-    set_pre_tokenizer: sets the normalizer and the pre-tokenizer. options: further arguments of models.BPE.
-    """
-    merges = [
-        tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in content["model"]["merges"]
-    ]
-    rebuilt = tokenizers.Tokenizer(models.BPE(content["model"]["vocab"], merges, **options))
-    set_pre_tokenizer(rebuilt, config)
-    if backend.post_processor is not None:
-        rebuilt.post_processor = backend.post_processor
-    return rebuilt
-
-
-def rebuild_llama(
-    backend: tokenizers.Tokenizer, content: dict[str, Any], config: TokenizerConfig
-) -> tokenizers.Tokenizer:
-    """Return the tokenizer of a Llama 1 or 2 with the vocabulary and merges of a tokenizer.json.
-
-    Spaces become ▁, and a ▁ is put before a text that does not begin with one; if the settings have
-    legacy: true, it is also put after each special token in the text. The files of Llama 3, which merge
-    bytes, are used unchanged, though they may name the same class.
-    """
-    if "ByteLevel" in str(content.get("pre_tokenizer")):
-        return backend
-    scheme = "always" if config.flag("legacy", False) else "first"
-    if not config.flag("add_prefix_space", True):
-        scheme = "never"
-
-    def set_pre_tokenizer(rebuilt: tokenizers.Tokenizer, config: TokenizerConfig) -> None:
-        rebuilt.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
-        rebuilt.decoder = backend.decoder
-
-    return rebuild_byte_pairs(backend, content, config, set_pre_tokenizer, fuse_unk=True, byte_fallback=True)
-
-
-def set_roberta_pre_tokenizer(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> None:
-    """Give a tokenizer RoBERTa's pre-tokenizer: it splits text into words, each with the space before it.
-
-    The key add_prefix_space says whether the first word gets a space, too.
-    """
     prefix_space = config.flag("add_prefix_space", False)
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
     backend.decoder = decoders.ByteLevel()
-
-
-def set_qwen_pre_tokenizer(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> None:
-    """Give a tokenizer Qwen's normalizer and pre-tokenizer, see QWEN_PATTERN."""
-    prefix_space = config.flag("add_prefix_space", False)
-    backend.normalizer = normalizers.NFC()
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(QWEN_PATTERN), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=prefix_space, use_regex=False),
-        ]
-    )
-    backend.decoder = decoders.ByteLevel()
+    return backend
 
 
 # ------------------------------------------------------------------------------- unigram
@@ -281,38 +199,52 @@ ROBERTA_TOKENS = {
     "mask_token": "<mask>",
 }
 
-# If nothing says of which kind a tokenizer is, it is of the first kind whose files and tokens are there.
+BERT = TokenizerKind(
+    special_tokens=BERT_TOKENS,
+    template="[CLS] $A [SEP]",
+    pair_template="[CLS] $A [SEP] $B:1 [SEP]:1",
+    template_tokens=("cls_token", "sep_token"),
+    vocabulary_files=("vocab.txt",),
+    read=read_wordpiece,
+    rebuild=rebuild_wordpiece,
+    model=models.WordPiece,
+    transformers_classes=("BertTokenizer", "ElectraTokenizer", "DistilBertTokenizer"),
+)
+ROBERTA = TokenizerKind(
+    special_tokens=ROBERTA_TOKENS,
+    template="<s> $A </s>",
+    pair_template="<s> $A </s> </s> $B </s>",
+    template_tokens=("cls_token", "sep_token"),
+    vocabulary_files=("vocab.json", "merges.txt"),
+    read=read_byte_pairs,
+    model=models.BPE,
+    transformers_classes=("RobertaTokenizer",),
+)
+XLM_ROBERTA = replace(
+    ROBERTA,
+    template_tokens=("bos_token", "eos_token"),
+    vocabulary_files=(),
+    read=None,
+    rebuild=rebuild_unigram,
+    model=models.Unigram,
+    transformers_classes=("XLMRobertaTokenizer",),
+    saved_class="XLMRobertaTokenizer",
+)
+# If nothing says of which kind a tokenizer is, it is of the first kind whose files are there.
 TOKENIZER_KINDS = {
-    "bert": TokenizerKind(
-        special_tokens=BERT_TOKENS,
-        template="[CLS] $A [SEP]",
-        pair_template="[CLS] $A [SEP] $B:1 [SEP]:1",
-        template_tokens=("cls_token", "sep_token"),
-        vocabulary_files=("vocab.txt",),
-        read=read_wordpiece,
-        rebuild=rebuild_wordpiece,
-        model=models.WordPiece,
-        transformers_classes=("BertTokenizer", "ElectraTokenizer", "DistilBertTokenizer"),
-    ),
-    "mpnet": TokenizerKind(
+    "bert": BERT,
+    "mpnet": replace(
+        BERT,
         special_tokens=ROBERTA_TOKENS | {"unk_token": "[UNK]"},
-        template="<s> $A </s>",
-        pair_template="<s> $A </s> </s> $B </s>",
-        template_tokens=("cls_token", "sep_token"),
-        lstrip_tokens=("mask_token",),
-        vocabulary_files=("vocab.txt",),
-        read=read_wordpiece,
-        rebuild=rebuild_wordpiece,
-        model=models.WordPiece,
+        template=ROBERTA.template,
+        pair_template=ROBERTA.pair_template,
         transformers_classes=("MPNetTokenizer",),
     ),
-    "deberta": TokenizerKind(
-        special_tokens=BERT_TOKENS,
-        template="[CLS] $A [SEP]",
-        pair_template="[CLS] $A [SEP] $B:1 [SEP]:1",
-        template_tokens=("cls_token", "sep_token"),
+    "deberta": replace(
+        BERT,
         vocabulary_files=("spm.model",),
         read=deberta_tokenizer_from_spm,
+        rebuild=None,
         model=models.Unigram,
         transformers_classes=("DebertaV2Tokenizer",),
     ),
@@ -329,51 +261,12 @@ TOKENIZER_KINDS = {
         saved_class="T5Tokenizer",
         saved_keys=t5_extra_keys,
     ),
-    "xlm-roberta": TokenizerKind(
-        special_tokens=ROBERTA_TOKENS,
-        template="<s> $A </s>",
-        pair_template="<s> $A </s> </s> $B </s>",
-        template_tokens=("bos_token", "eos_token"),
-        rebuild=rebuild_unigram,
-        model=models.Unigram,
-        transformers_classes=("XLMRobertaTokenizer",),
-        saved_class="XLMRobertaTokenizer",
+    "xlm-roberta": XLM_ROBERTA,
+    "camembert": replace(
+        XLM_ROBERTA, transformers_classes=("CamembertTokenizer",), saved_class="CamembertTokenizer"
     ),
-    "camembert": TokenizerKind(
-        special_tokens=ROBERTA_TOKENS,
-        template="<s> $A </s>",
-        pair_template="<s> $A </s> </s> $B </s>",
-        template_tokens=("bos_token", "eos_token"),
-        lstrip_tokens=("mask_token",),
-        added_special_tokens=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
-        rebuild=rebuild_unigram,
-        model=models.Unigram,
-        transformers_classes=("CamembertTokenizer",),
-        saved_class="CamembertTokenizer",
-    ),
-    "roberta": TokenizerKind(
-        special_tokens=ROBERTA_TOKENS,
-        template="<s> $A </s>",
-        pair_template="<s> $A </s> </s> $B </s>",
-        template_tokens=("cls_token", "sep_token"),
-        vocabulary_files=("vocab.json", "merges.txt"),
-        read=read_byte_pairs,
-        rebuild=partial(rebuild_byte_pairs, set_pre_tokenizer=set_roberta_pre_tokenizer),
-        model=models.BPE,
-        transformers_classes=("RobertaTokenizer",),
-    ),
-    "qwen2": TokenizerKind(
-        special_tokens={name: "<|endoftext|>" for name in ("eos_token", "unk_token", "pad_token")},
-        rebuild=partial(rebuild_byte_pairs, set_pre_tokenizer=set_qwen_pre_tokenizer),
-        model=models.BPE,
-        transformers_classes=("Qwen2Tokenizer",),
-    ),
-    "llama": TokenizerKind(
-        rebuild=rebuild_llama,
-        model=models.BPE,
-        transformers_classes=("LlamaTokenizer",),
-    ),
-    "generic": TokenizerKind(transformers_classes=("PreTrainedTokenizer", "TokenizersBackend")),
+    "roberta": ROBERTA,
+    "generic": TokenizerKind(),  # whatever a tokenizer.json says
     "static": TokenizerKind(special_tokens=BERT_TOKENS),
 }
 KIND_BY_CLASS = {

@@ -25,8 +25,10 @@ differently. Here leading and trailing spaces are removed and repeated ones beco
 says, and a ▁ is put before each word. A file is read as that of a T5 if tokenizer_config.json calls it a
 T5Tokenizer, or if it has a unigram model and tokenizes an empty text as </s> alone.
 
-If tokenizer_config.json has add_eos_token: true, but the template in tokenizer.json ends without that token,
-the template is followed, as in transformers 5; version 4 added the token.
+A tokenizer.json with byte pairs (RoBERTa, Qwen, Llama) is used as it is. transformers 5 builds some of them
+again: of a Llama 1 or 2 it then ignores a space before a text. If tokenizer_config.json has
+add_eos_token: true, but the template in tokenizer.json ends without that token, the template is followed, as
+in transformers 5; version 4 added the token.
 """
 
 import json
@@ -34,7 +36,7 @@ import logging
 from pathlib import Path
 
 import tokenizers
-from tokenizers import AddedToken, models, normalizers, processors
+from tokenizers import AddedToken, models, normalizers
 
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.tokenizer_config import TokenizerConfig, read_tokenizer_config
@@ -65,23 +67,29 @@ def load_tokenizer(
             backend, kind, is_rebuilt = read_tokenizer_json(path, config, is_static)
         else:
             (backend, kind), is_rebuilt = read_vocabulary_files(folder, config), True
-        texts = kind.special_tokens | config.special_tokens
+        texts = kind.special_tokens | ({} if is_static else config.special_tokens)
         special_tokens = {name: text for name, text in texts.items() if backend.token_to_id(text) is not None}
-        if is_static:  # special tokens in a text are found only if tokenizer.json says so, as in model2vec
-            special_tokens = {
-                name: special_tokens[name] for name in special_tokens if name in kind.special_tokens
-            }
-        else:
-            if missing := [name for name in kind.template_tokens if name not in special_tokens]:
-                raise ValueError(f"the vocabulary has no {texts[missing[0]]}")
-            add_special_tokens(backend, special_tokens, kind, config)
+        if missing := [name for name in kind.template_tokens if name not in special_tokens]:
+            raise ValueError(f"the vocabulary has no {texts[missing[0]]}")
+        if not is_static:  # in a static model they are found in a text only if tokenizer.json says so
+            add_special_tokens(backend, special_tokens, config)
             if is_rebuilt and kind.template:
                 backend.post_processor = kind.post_processor(backend, special_tokens)
+        ids_around_text = backend.encode("", add_special_tokens=not is_static).ids
     if lower_case:
         normalizer = [backend.normalizer] if backend.normalizer is not None else []
         backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *normalizer])
 
-    tokenizer = Tokenizer(
+    eos_token = special_tokens.get("eos_token")
+    ends_with_eos = ids_around_text[-1:] == [backend.token_to_id(eos_token or "")]
+    if eos_token and config.flag("add_eos_token", False) and not (ends_with_eos or is_static):
+        log.warning(
+            "%s asks for %s after each text (add_eos_token), but tokenizer.json does not add it: texts end "
+            "without it, as in transformers 5; its post_processor can add it",
+            folder.encoder_path / "tokenizer_config.json",
+            eos_token,
+        )
+    return Tokenizer(
         backend,
         special_tokens,
         max_length or config.max_length,
@@ -89,21 +97,6 @@ def load_tokenizer(
         tokenizer_class=(is_rebuilt and not lower_case and kind.saved_class) or UNCHANGED_CLASS,
         truncation_side=config.content.get("truncation_side"),
     )
-    ids_around_text = tokenizer.encode_batch([""], add_special_tokens=not is_static)[0]
-    if unknown_ids := [id for id in ids_around_text if backend.id_to_token(id) is None]:
-        raise InputError(
-            f"no token has the id {unknown_ids[0]}, which is added around a text ({path}): restore the file"
-        )
-    eos_token = special_tokens.get("eos_token")
-    ends_with_eos = ids_around_text[-1:] == [backend.token_to_id(eos_token or "")]
-    if eos_token and config.flag("add_eos_token", False) and not (ends_with_eos or is_static):
-        log.warning(
-            "%s asks for %s after each text (add_eos_token), but tokenizer.json does not add it: texts end "
-            "without it, as in transformers 5; call add_closing_token(tokenizer) to add it",
-            folder.encoder_path / "tokenizer_config.json",
-            eos_token,
-        )
-    return tokenizer
 
 
 def read_vocabulary_files(
@@ -111,38 +104,26 @@ def read_vocabulary_files(
 ) -> tuple[tokenizers.Tokenizer, TokenizerKind]:
     """Build the tokenizer of a folder without tokenizer.json: return (backend, kind).
 
-    The kind is that of the class in tokenizer_config.json, or else of the model_type in config.json, if its
-    files are there. If neither says it, it is the first one whose files are there and whose vocabulary has
-    the tokens that it needs; if none has them, the first one. Raises InputError if there are no such files,
-    or if a tokenizer of this class or model_type is only read from a tokenizer.json.
+    The kind is that of the class in tokenizer_config.json, or else of the model_type in config.json, or else
+    the first one whose files are there. Raises InputError if there are no such files, or if a tokenizer of
+    this class is only read from a tokenizer.json.
     """
-    files, found = {*folder.tokenizer_files()}, []
-    family = FAMILIES.get(config.model_type)
-    kinds = list(TOKENIZER_KINDS.values())
+    files, family = {*folder.tokenizer_files()}, FAMILIES.get(config.model_type)
+    names = [*([family.tokenizer] if family else []), *TOKENIZER_KINDS]
     if config.class_name:
-        kinds = [TOKENIZER_KINDS[KIND_BY_CLASS.get(config.class_name, "generic")]]
-    elif family and not folder.is_static:
-        kind = TOKENIZER_KINDS[family.tokenizer]
-        if kind.read is None or files.issuperset(kind.vocabulary_files):
-            kinds = [kind]
-    for kind in kinds:
-        if kind.read is None or not files.issuperset(kind.vocabulary_files):
-            continue
-        with reading(folder.encoder_path / " and ".join(kind.vocabulary_files)):
-            backend = kind.read(folder.encoder_path, config)
-        backend.add_tokens(config.added_tokens)
-        found.append((backend, kind))
-        texts = kind.special_tokens | config.special_tokens
-        if all(backend.token_to_id(texts[name]) is not None for name in kind.template_tokens):
-            return backend, kind
-    if not found:
-        of_class = f" of the class {short_repr(config.class_name)}" if files and config.class_name else ""
-        raise InputError(
-            f"no tokenizer{of_class} in {folder.name}: expected tokenizer.json, or vocab.txt (BERT), "
-            "vocab.json and merges.txt (RoBERTa), spm.model (DeBERTa) or spiece.model (T5); for any other "
-            "tokenizer, open the checkpoint once in transformers and save it, which writes tokenizer.json"
-        )
-    return found[0]
+        names = [KIND_BY_CLASS.get(config.class_name, "generic")]
+    for kind in map(TOKENIZER_KINDS.__getitem__, names):
+        if kind.read is not None and files.issuperset(kind.vocabulary_files):
+            with reading(folder.encoder_path / " and ".join(kind.vocabulary_files)):
+                backend = kind.read(folder.encoder_path, config)
+                backend.add_tokens(config.added_tokens)
+                return backend, kind
+    of_class = f" of the class {short_repr(config.class_name)}" if files and config.class_name else ""
+    raise InputError(
+        f"no tokenizer{of_class} in {folder.name}: expected tokenizer.json, or vocab.txt (BERT), "
+        "vocab.json and merges.txt (RoBERTa), spm.model (DeBERTa) or spiece.model (T5); for any other "
+        "tokenizer, open the checkpoint once in transformers and save it, which writes tokenizer.json"
+    )
 
 
 def read_tokenizer_json(
@@ -153,121 +134,66 @@ def read_tokenizer_json(
     backend: the tokenizer, with its added tokens. kind: the entry of TOKENIZER_KINDS that names its special
     tokens. is_rebuilt: True if only the vocabulary of the file was used; the template that puts special
     tokens around a text is then that of the kind. is_static: whether the model is static.
-    A damaged file is an error or a panic of the tokenizers library, here or when the tokenizer is used.
     """
     text = path.read_text(encoding="utf-8")
     backend = tokenizers.Tokenizer.from_str(text)
     backend.no_padding()
-    truncation = backend.truncation
-    inferred = infer_kind(backend, config)
     if is_static:
-        return backend, TOKENIZER_KINDS[inferred or "static"], False
-    name, is_unchanged = choose_kind(backend, inferred, config)
-    kind = TOKENIZER_KINDS[name]
+        return backend, TOKENIZER_KINDS["static"], False
+    kind, is_unchanged = choose_kind(backend, config)
     if is_unchanged or kind.rebuild is None:
         known = [token for token in config.added_tokens if backend.token_to_id(token.content) is not None]
         backend.add_tokens(known)
         return backend, kind, False
-    file_tokens = [token for _, token in sorted(backend.get_added_tokens_decoder().items())]
+    truncation, added_tokens = backend.truncation, backend.get_added_tokens_decoder()
+    file_tokens = [added_tokens[id] for id in sorted(added_tokens)]
     backend = kind.rebuild(backend, json.loads(text), config)
     if truncation:
         backend.enable_truncation(**truncation)  # its direction counts, see Tokenizer
     backend.add_tokens(config.added_tokens + ([] if config.is_complete else file_tokens))
-    texts = [text for text in kind.added_special_tokens if backend.token_to_id(text) is not None]
-    backend.add_special_tokens([AddedToken(text, special=True) for text in texts])
     return backend, kind, True
 
 
-def infer_kind(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> str | None:
-    """Infer the kind of a tokenizer from its model and from the tokens that it puts around a text.
+def choose_kind(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> tuple[TokenizerKind, bool]:
+    """Choose the kind of a tokenizer.json: return (kind, is_unchanged).
 
-    Returns None if these do not show it: nothing in a byte-pair model is typical of one kind.
+    kind: that of the class in tokenizer_config.json, else the one that its model and the tokens around a text
+    show, else that of the model_type in config.json; "generic" if none of them is known, or if the file has
+    another type of model than the kind. So a BERT with the tokenizer of an XLM-RoBERTa is read correctly.
+    is_unchanged: whether the file is used as it is, because the class asks for it or does not fit the file.
     """
-    around = [backend.id_to_token(id) for id in backend.encode("").ids]
+    shown, around = None, [backend.id_to_token(id) for id in backend.encode("").ids]
     if isinstance(backend.model, models.WordPiece):
-        return "mpnet" if around == ["<s>", "</s>"] else "bert"
-    if not isinstance(backend.model, models.Unigram):
-        return None
-    if around == [config.special_tokens.get("eos_token", "</s>")]:
-        return "t5"
-    if around == ["<s>", "</s>"]:
-        return "xlm-roberta" if backend.token_to_id("<s>NOTUSED") is None else "camembert"
-    return "deberta" if around == ["[CLS]", "[SEP]"] else None
-
-
-def choose_kind(
-    backend: tokenizers.Tokenizer, inferred: str | None, config: TokenizerConfig
-) -> tuple[str, bool]:
-    """Choose the kind of a tokenizer.json: return (name, is_unchanged).
-
-    name: the kind is that of the class in tokenizer_config.json, else the inferred one, else that of the
-    model_type in config.json; "generic" if none of them is known, or if the file has another type of model
-    than the kind. So a BERT with the tokenizer of an XLM-RoBERTa is read correctly.
-    is_unchanged: whether the file is used as it is, because the class asks for it, is not known or does not
-    fit the file, or because transformers always does so for this model_type.
-    inferred: the result of infer_kind.
-    """
-    family = FAMILIES.get(config.model_type)
+        shown = "mpnet" if around == ["<s>", "</s>"] else "bert"
+    elif isinstance(backend.model, models.Unigram):
+        if around == [config.special_tokens.get("eos_token", "</s>")]:
+            shown = "t5"
+        elif around == ["<s>", "</s>"]:
+            shown = "xlm-roberta" if backend.token_to_id("<s>NOTUSED") is None else "camembert"
+        elif around == ["[CLS]", "[SEP]"]:
+            shown = "deberta"
     named = KIND_BY_CLASS.get(config.class_name, "generic") if config.class_name else None
-    is_unchanged = (family is not None and family.keeps_tokenizer_json) or named == "generic"
-    known_names = [named, inferred, family.tokenizer if family else None]
-    for name in filter(None, [inferred] if is_unchanged else known_names):
-        model = TOKENIZER_KINDS[name].model
-        if model is not None and isinstance(backend.model, model):
-            return name, is_unchanged or named not in (None, name)
-    return "generic", True
+    family = FAMILIES.get(config.model_type)
+    for name in filter(None, [named, shown, family.tokenizer if family else None]):
+        kind = TOKENIZER_KINDS[name]
+        if kind.model is not None and isinstance(backend.model, kind.model):
+            return kind, named not in (None, name)
+    return TOKENIZER_KINDS["generic"], True
 
 
 def add_special_tokens(
-    backend: tokenizers.Tokenizer,
-    special_tokens: dict[str, str],
-    kind: TokenizerKind,
-    config: TokenizerConfig,
+    backend: tokenizers.Tokenizer, special_tokens: dict[str, str], config: TokenizerConfig
 ) -> None:
     """Add special tokens of the vocabulary to a tokenizer, so that it finds them in texts.
 
-    special_tokens: {name: text}; those that the settings state without such a name are added, too.
+    special_tokens: {name: text}; those that the settings state without a name are added, too.
     """
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
     tokens = [
-        stated
-        if isinstance(stated := config.tokens.get(name), AddedToken)
-        else AddedToken(text, special=True, lstrip=name in kind.lstrip_tokens)
-        for name, text in special_tokens.items()
-        if text not in known
+        config.tokens.get(name, AddedToken(text, special=True)) for name, text in special_tokens.items()
     ]
-    tokens += [
-        AddedToken(token, special=True) if isinstance(token, str) else token
-        for token in config.extra_tokens
-        if str(token) not in known and backend.token_to_id(str(token)) is not None
-    ]
-    backend.add_tokens(tokens)
-
-
-def add_closing_token(tokenizer: Tokenizer) -> None:
-    """Make a tokenizer add its eos_token after every text, also when it is loaded from saved files.
-
-    This is for checkpoints such as e5-mistral, whose tokenizer_config.json asks for the token by
-    add_eos_token, but whose tokenizer.json does not add it. Raises InputError if the vocabulary has no
-    such token.
-    """
-    eos_token = tokenizer.special_tokens.get("eos_token")
-    if eos_token is None:
-        raise InputError("the tokenizer has no eos_token to add after a text: name one in its files")
-    backend, (before, _) = tokenizer.backend, tokenizer.num_special_tokens
-    eos_id = backend.token_to_id(eos_token)
-    assert eos_id is not None  # special_tokens are tokens of the vocabulary
-    ids = [*tokenizer.encode_batch([""], add_special_tokens=True)[0], eos_id]
-    names = [f"t{id}" for id in ids]
-    first, last = names[:before], names[before:]
-    backend.post_processor = processors.TemplateProcessing(
-        single=[*first, "$A", *last],
-        pair=[*first, "$A", *last, "$B", *last],
-        special_tokens=[
-            {"id": f"t{id}", "ids": [id], "tokens": [backend.id_to_token(id)]} for id in dict.fromkeys(ids)
-        ],
-    )
-    del tokenizer.num_special_tokens  # so that they are counted again
+    tokens += [token for token in config.extra_tokens if backend.token_to_id(token.content) is not None]
+    backend.add_tokens([token for token in tokens if token.content not in known])
 
 
 def tokenizer_to_files(tokenizer: Tokenizer, max_length: int, padding_side: str = "right") -> dict[str, str]:

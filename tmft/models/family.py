@@ -67,8 +67,6 @@ class Family(Generic[Config]):
     # What can be loaded besides the encoder, because the pooling of that name needs it: a decoder, a pooler.
     components: tuple[str, ...] = ()
     tokenizer: str = "bert"  # its entry in TOKENIZER_KINDS, tmft/checkpoints/tokenizer_kinds.py
-    # Whether transformers uses its tokenizer.json as it is, whatever class tokenizer_config.json names.
-    keeps_tokenizer_json: bool = False
     padding_side: str = "right"  # where users of transformers expect padding: "left" for decoders
     has_numpy_encoder: bool = False  # whether tmft/export/numpy_encoder.py computes it with its own weights
     bert_incompatible: str = ""  # why its weights cannot be stored as those of a BERT; '' if they can
