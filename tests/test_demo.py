@@ -25,41 +25,19 @@ DEMO = ROOT / "docs/demo"
 MODEL = DEMO / "model"
 NEEDS_NODE = pytest.mark.skipif(not shutil.which("node"), reason="Node.js is not installed")
 # Several scripts, and characters that the tokenizer treats in a way of their own.
-SENTENCES = [
-    *["A man plays the guitar.", "Someone is making music.", "The market fell by 3.5 %!", "Déjà vu, naïve"],
-    *[
-        "Der Fluß fließt über Äcker.",
-        "¿Dónde está la biblioteca?",
-        "Πού είναι ο ΣΊΣΥΦΟΣ;",
-        "Москва — столица.",
-    ],
-    *["İstanbul'da ÇOK güzel.", "东京是日本的首都。", "私はギターを弾きます。", "안녕하세요, 세계!"],
-    *[
-        "هذا كتاب جديد.",
-        "שלום עולם",
-        "यह एक किताब है।",
-        "ภาษาไทย",
-        "Ὀδυσσεύς",
-        "\ufb01ne Ⅳ ½ ℃",
-        "I ♥ it 😀👍🏽👩\u200d👧!",
-    ],
-    *[
-        "e\u0301\u0327 o\u0308",
-        "tab\there\r\nand\u2028there",
-        "a\u200bb\u00adc\ufeffd\x00e\x07\x85f\u3000g",
-        "\ufffd",
-    ],
-    *[
-        "[MASK] is [CLS][SEP] not [mask]",
-        "$5 + 3^2 ~ `x` <= 7",
-        "don't, e.g. U.S.A.",
-        "w" * 100,
-        "w" * 101,
-        "",
-        " ",
-    ],
-    *["\U00020000\U0002f800\u3400", "two words " * 100, "\U000e0001\ue000", "constructor __proto__ toString"],
+SENTENCES = """A man plays the guitar.|Someone is making music.|The market fell by 3.5 %!|Déjà vu, naïve
+Der Fluß fließt über Äcker.|¿Dónde está la biblioteca?|Πού είναι ο ΣΊΣΥΦΟΣ;|Москва — столица.
+İstanbul'da ÇOK güzel.|东京是日本的首都。|私はギターを弾きます。|안녕하세요, 세계!|هذا كتاب جديد.|שלום עולם
+यह एक किताब है।|ภาษาไทย|Ὀδυσσεύς|[MASK] is [CLS][SEP] not [mask]|$5 + 3^2 ~ `x` <= 7|don't, e.g. U.S.A."""
+SENTENCES = SENTENCES.replace("\n", "|").split("|")
+SENTENCES += ["\ufb01ne Ⅳ ½ ℃", "I ♥ it 😀👍🏽👩\u200d👧!", "e\u0301\u0327 o\u0308", "\ufffd", "", " "]
+SENTENCES += [
+    "tab\there\r\nand\u2028there",
+    "a\u200bb\u00adc\ufeffd\x00e\x07\x85f\u3000g",
+    "w" * 100,
+    "w" * 101,
 ]
+SENTENCES += ["\U000e0001\ue000", "\U00020000\U0002f800\u3400", "two words " * 100, "__proto__ toString"]
 START = """
 const fs = require("fs");
 const { Encoder } = require("./encoder.js");

@@ -51,28 +51,6 @@ def test_every_name_on_the_left_is_one_of_sentence_transformers():
     assert len(losses) >= 7 and all(hasattr(module, name) for name in losses)
 
 
-ENTRIES = re.findall(
-    r"^- \*\*(.+?)\*\*((?:.|\n  )+)\[[^\]]+\]\(([^)]+)\)$",
-    (ROOT / "docs/glossary.md").read_text(encoding="utf-8"),
-    re.MULTILINE,
-)
-
-
-def test_the_glossary_is_in_alphabetical_order_and_each_entry_is_a_sentence_or_two():
-    lines = (ROOT / "docs/glossary.md").read_text(encoding="utf-8").count("\n- **")
-    names = [name.lower() for name, _, _ in ENTRIES]
-    assert names == sorted(names) and len(names) == lines >= 25
-    for name, text, _ in ENTRIES:
-        assert text.strip().endswith(".") and 1 <= len(re.findall(r"[.;](?:\s|$)", text)) <= 3, name
-
-
-@pytest.mark.parametrize(("name", "_", "path"), ENTRIES, ids=[name for name, *_ in ENTRIES])
-def test_a_term_of_the_glossary_is_used_where_its_entry_leads(name, _, path):
-    content = (ROOT / "docs" / path.partition("#")[0]).read_text(encoding="utf-8").lower()
-    stem = re.sub(r"(?:ing|ation|d|s)$", "", name.lower())
-    assert re.search(rf"\b{stem.replace(' ', '[ _]')}", content), (name, path)
-
-
 TROUBLES = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
 MESSAGES = [message.replace("\n  ", " ") for message in re.findall(r"^- `([^`]+)`", TROUBLES, re.MULTILINE)]
 
@@ -93,10 +71,6 @@ def texts_of_the_code() -> list[str]:
 CODE = "\n".join(texts_of_the_code())
 
 
-def test_the_page_has_messages():
-    assert len(MESSAGES) > 40 and len(set(MESSAGES)) == len(MESSAGES)
-
-
 @pytest.mark.parametrize("message", MESSAGES)
 def test_a_message_that_is_explained_is_one_of_the_code(message):
     """Its parts stand in one line of the code, in their order."""
@@ -111,28 +85,19 @@ PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("data/**/REA
 def test_names_of_the_interface_and_files_that_the_pages_name_exist():
     """CHANGELOG names what is gone, and two pages show what is not there: other people's names, additions."""
     skipped = ("CHANGELOG.md", "coming-from-sentence-transformers.md", "extending.md")
-    model = SentenceEncoder.from_pretrained("tiny")
-    count, missing = 0, []
-    for path in PAGES:
-        if path.name in skipped:
-            continue
+    model, missing = SentenceEncoder.from_pretrained("tiny"), []
+    for path in (path for path in PAGES if path.name not in skipped):
         text = path.read_text(encoding="utf-8")
-        for name in set(re.findall(r"\bmodel\.(\w+)\(", text)):
-            count += 1
-            missing += [] if hasattr(model, name) else [(path.name, f"model.{name}")]
-        for name in set(
-            re.findall(r"\b((?:tmft|tests|docs|\.ci)/[\w./-]+\.(?:py|md|json|svg|css|js))\b", text)
-        ):
-            count += 1
-            missing += [] if (ROOT / name).exists() else [(path.name, name)]
-    assert count > 100 and not missing
+        names = set(re.findall(r"\bmodel\.(\w+)\(", text))
+        files = set(re.findall(r"\b((?:tmft|tests|docs|\.ci)/[\w./-]+\.(?:py|md|json|svg|css|js))\b", text))
+        missing += [(path.name, name) for name in names if not hasattr(model, name)]
+        missing += [(path.name, name) for name in files if not (ROOT / name).exists()]
+    assert not missing
 
 
 def test_the_changelog_has_at_most_ten_lines_a_version():
     """What a user has to know; the rest is in the history."""
     _, *versions = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")
-    assert len(versions) > 20
     for version in versions:
         name, *lines = filter(None, version.split("\n"))
-        assert 1 <= len(lines) <= 10, name
-        assert all(len(line) <= 170 for line in lines), name
+        assert 1 <= len(lines) <= 10 and max(map(len, lines)) <= 170, name

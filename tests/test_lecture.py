@@ -72,7 +72,6 @@ MISTAKES = [
     (1, " @ v", "", "these are the weights, (B, H, T, T)"),
     (1, MASKED, "scores", "padding is attended to"),
     (1, "torch.finfo(q.dtype).min", "-2.0", "padding is attended to: mask the keys"),
-    (1, "mask[:, None, None, :]", "mask[:, None, :, None]", "padding is attended to"),
     (1, "torch.finfo(q.dtype).min", "0.0", "the scores of padding are 0"),
     (1, MASKED, "scores + ~is_padding", "1 is added"),
     (1, "== 0", "== 1", "the mask is the wrong way round"),
@@ -89,7 +88,6 @@ MISTAKES = [
     (1, "scores.softmax(-1) @ v", "torch.nn.functional.scaled_dot_product_attention(q, k, v)", "is called"),
     (1, "@ v", "@ v[..., 2:]", "the result has the shape (2, 3, 5, 4), expected (2, 3, 5, 6)"),
     (1, "@ v", "@ v, scores", "the result is a tuple, expected (2, 3, 5, 6)"),
-    (1, "transpose(2, 3)", "transpose(1, 3)", "it stops in line 9 of your code with RuntimeError"),
     (1, "transpose(2, 3)", "transpose(1, 3)", "(print the shapes before this line)"),
     (1, "scores.softmax", "sizes.softmax", "with NameError: name 'sizes' is not defined\n"),
     (2, " * mask[:, :, None]", "", "padding counts"),
@@ -103,13 +101,11 @@ MISTAKES = [
     (2, "torch.cosine_similarity(u, v)", "(u * v).sum(1)", "this is the inner product"),
     (2, "loss = (", "loss = -(", "the sign of the loss"),
     (2, "    optimizer.zero_grad()\n", "", "`optimizer.zero_grad` is missing"),
-    (2, "loss.backward()", "loss.backward(); optimizer.zero_grad()", "the gradient is 0 at the step"),
     (2, "    loss.backward()\n", "", "the gradient is 0 at the step"),
     (2, "loss.backward()", "(-loss).backward()", "the sign of the loss"),
     (2, "    optimizer.step()\n", "", "`optimizer.step` is missing"),
     (2, "optimizer.step()", "optimizer.step(); optimizer.step()", "more than one step"),
     (2, "embeddings.chunk", "embeddings.detach().chunk", "no gradient reaches the weights"),
-    (2, "return loss.item()", "", "it returns nothing"),
     (2, "hidden.sum(1) /", "hidden.where(hidden != 0, -9e9).amax(1); mask =", "largest values"),
     (2, "square().mean()", "square().mean().sqrt()", "this is the root of the loss"),
     (2, "scores / 5", "scores / 4", "other numbers than expected"),
@@ -143,20 +139,15 @@ MISTAKES = [
     (4, "y - y.mean(0)", "y", "only x is centered"),
     (4, "x - x.mean(0), y", "x, y", "only y is centered"),
     (4, " ** 2", "", "the square of ||X'Y|| is missing"),
-    (4, "(x.T @ x).norm() *", "(x.T @ x).norm() ** 2 *", "other numbers than expected"),
-    (4, "norm()", "norm(2, dim=(0, 1))", "right"),
     (4, CENTER, f"{CENTER}; x, y = x / x.std(0), y / y.std(0)", "the columns are scaled"),
     (4, ").item()", ") ** 0.5", "this is the root of CKA"),
     (4, ").norm()))", ").norm()) ** 2)", "are squared"),
     (4, " * (y.T @ y).norm())", ") * (y.T @ y).norm()", "only one of ||X'X|| and ||Y'Y|| divides"),
     (4, ").item()", ")[None]", "the result has the shape (1,), expected a single number"),
     (4, ".item()", "", "right"),
-    (4, ").item()", ") * x", "the result has the shape (30, 4), expected a single number"),
     (4, ".norm()", ".svd().S[0]", "this is the spectral norm"),
     (4, "x, y = x - x.mean(0), y - y.mean(0)", "x -= x.mean(0); y -= y.mean(0)", "an argument is changed"),
     (5, KEPT, "lines", "trained on test text: leave out"),
-    (5, "excluded = {sentence.strip().lower() for", "excluded = {sentence for", "trained on test text"),
-    (5, "sentence.strip().lower()", "sentence.lower()", "trained on test text: leave out"),
     (5, "line.strip().lower() not in excluded", "line not in held_out", "other capitals and spaces"),
     (5, KEPT, "[x for x in lines if x.strip() not in map(str.strip, held_out)]", "other capitals"),
     (5, KEPT, "[x for x in lines if x.lower() not in map(str.lower, held_out)]", "other spaces"),
@@ -164,9 +155,7 @@ MISTAKES = [
     (5, KEPT, f"list(set({KEPT}))", "a line that occurs twice is trained on once"),
     (5, "[line for", "[line.strip().lower() for", "the lines are changed"),
     (5, "            with torch.no_grad():\n    ", "", "a gradient reaches the teacher"),
-    (5, "            optimizer.zero_grad()\n", "", "`optimizer.zero_grad` is missing"),
     (5, "            optimizer.step()\n", "", "`optimizer.step` is missing"),
-    (5, "(1 - torch", "(torch", "the sign of the loss"),
     (5, ").mean()", ").sum()", "this is the sum"),
     (5, f"1 - {COSINE}", "(student.embed(texts) - target) ** 2", "squ"),
     (5, ORDER, f"{ORDER}[: len(kept) // batch_size]", "the last batch of an epoch is left out"),
@@ -179,7 +168,6 @@ MISTAKES = [
     (5, "student.embed(texts)", "student(texts)", "this model is not called itself: call its embed(texts)"),
     (5, "student.embed(texts)", "student.embed(texts[0])", "embed takes a list of texts that are in `lines`"),
     (5, "    excluded", "    teacher.eval(), student.train()\n    excluded", "right"),
-    (5, "            loss.backward()\n", "", "the gradient is 0 at the step"),
     (5, "teacher.embed(texts)", "teacher.embed(lines)[batch]", "the targets are those of other lines"),
     (5, "student.embed(texts)", "teacher.embed(texts)", "never called with a gradient"),
 ]
@@ -213,18 +201,15 @@ def test_an_exercise_shows_its_result(number, check, capsys):
 def test_the_command_checks_any_folder(tmp_path):
     done = command("docs/lecture/check.py", "4", "--folder", str(tmp_path))
     assert done.returncode == 2 and done.stdout == f"4 there is no file {tmp_path / '4_cka.py'}\n"
-    (tmp_path / "4_cka.py").write_text("def linear_cka(x, y):\n    return 0.5\n")
-    done = command("docs/lecture/check.py", "4", "--folder", str(tmp_path))
-    assert done.returncode == 1 and "4 linear_cka: other numbers" in done.stdout
-    stops = {
-        "def linear_cka(x, y):\n    return 0.5 / 0\n": "linear_cka: it stops in line 2 of 4_cka.py with Zero",
-        "def linear_cka(x, y)\n": "4_cka.py cannot be read: it stops with SyntaxError: expected ':'",
-        "import nothing\n": "4_cka.py cannot be read: it stops in line 1 of 4_cka.py with Module",
+    answers = {
+        "def linear_cka(x, y):\n    return 0.5\n": "4 linear_cka: other numbers",
+        "def linear_cka(x, y):\n    return 0.5 / 0\n": "4 linear_cka: it stops in line 2 of 4_cka.py with",
+        "def linear_cka(x, y)\n": "4 4_cka.py cannot be read: it stops with SyntaxError: expected ':'",
     }
-    for text, told in stops.items():
+    for text, told in answers.items():
         (tmp_path / "4_cka.py").write_text(text)
         done = command("docs/lecture/check.py", "4", "--folder", str(tmp_path))
-        assert done.returncode == 1 and done.stdout.startswith(f"4 {told}")
+        assert done.returncode == 1 and done.stdout.startswith(told)
 
 
 def test_the_notebook_is_committed_without_outputs():
@@ -238,25 +223,12 @@ def test_the_notebook_links_to_files_that_exist():
     assert len(links) >= 4 and all((LECTURE / link).is_file() for link in links)
 
 
-def test_what_one_file_adds_to_the_loop_of_the_notebook_is_what_the_page_lists():
-    cells = ["".join(cell["source"]) for cell in NOTEBOOK["cells"]]
-    number = next(i for i, cell in enumerate(cells) if "def train_and_score(" in cell)
-    loop = cells[number].partition("\n    return")[0]
-    section = [title for cell in cells[:number] for title in re.findall(r"^## (\d)", cell, re.M)][-1]
-    page = (LECTURE / "README.md").read_text("utf-8").split("## From ten lines to one page\n")[1]
-    assert f"`train_and_score` in section {section} of the" in page.replace("\n", " ")
-    added = re.findall(r"^\| `(\w+)` \|", page, re.M)
-    main = (LECTURE / "one_file.py").read_text("utf-8").partition("def main(")[2]
-    assert len(added) == 4 and all(name in main and name not in loop for name in added)
-
-
 @pytest.mark.slow
 def test_the_notebook_runs_from_top_to_bottom_and_draws(monkeypatch):
     """With two numbers of layers and one epoch; the kernel has no network to use."""
-    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed (requirements-dev.txt)")
-    nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed (requirements-dev.txt)")
-    pytest.importorskip("ipykernel", reason="ipykernel is not installed (requirements-dev.txt)")
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed (requirements-dev.txt)")
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    pytest.importorskip("matplotlib")
     monkeypatch.setenv("LECTURE_QUICK", "1")
     notebook = nbformat.read(LECTURE / "lecture.ipynb", as_version=4)
     client = nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(LECTURE)}})

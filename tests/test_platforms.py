@@ -2,7 +2,6 @@
 
 import ast
 import errno
-import multiprocessing
 import os
 import re
 import shutil
@@ -10,7 +9,6 @@ import signal
 import subprocess
 import sys
 import unicodedata
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -164,27 +162,7 @@ def test_every_command_works_in_a_folder_with_awkward_names_on_its_path(tmp_path
     np.testing.assert_allclose(np.load(vectors), expected, atol=1e-5)
 
 
-# ----------------------------------------------------------------------------- spawn, threads, cp1252
-
-
-def embed(model: SentenceEncoder, sentences: list[str]) -> np.ndarray:
-    return model.encode(sentences)
-
-
-def embed_from_folder(folder: Path, sentences: list[str]) -> np.ndarray:
-    return SentenceEncoder.from_pretrained(folder).encode(sentences)
-
-
-@pytest.mark.slow
-def test_a_process_that_is_spawned_embeds_as_this_one(tmp_path):
-    """With the start method of Windows and macOS; the model is sent, or loaded there."""
-    model = tiny_model()
-    model.save_pretrained(tmp_path / "tiny")
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        sent = pool.submit(embed, model, SENTENCES).result()
-        loaded = pool.submit(embed_from_folder, tmp_path / "tiny", SENTENCES).result()
-    np.testing.assert_allclose(sent, model.encode(SENTENCES), atol=1e-6)
-    np.testing.assert_allclose(loaded, sent, atol=1e-6)
+# -------------------------------------------------------------------------------------------- encodings
 
 
 PROGRAM = """

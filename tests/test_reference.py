@@ -54,17 +54,6 @@ def test_the_reference_has_the_interface_and_every_page(site):
     assert not lost
 
 
-def test_a_notebook_that_was_executed_is_linked(site):
-    page = (site / "docs/lecture/README.html").read_text(encoding="utf-8")
-    link = '<a href="lecture.html">'
-    assert link not in page and "lecture.ipynb" in page
-    (site / "docs/lecture/lecture.html").write_text("<title>executed</title>", encoding="utf-8")
-    line = [sys.executable, str(ROOT / ".ci/reference/build.py"), str(site)]
-    assert subprocess.run(line, capture_output=True).returncode == 0
-    page = (site / "docs/lecture/README.html").read_text(encoding="utf-8")
-    assert link in page
-
-
 def test_parameters_are_in_bold_and_examples_are_code(site):
     text = (site / "tmft.html").read_text(encoding="utf-8")
     assert "<strong>debiased</strong>: " in text
@@ -74,28 +63,17 @@ def test_parameters_are_in_bold_and_examples_are_code(site):
 
 @pytest.mark.parametrize("width", [360, 1280])
 def test_no_page_is_wider_than_the_window(width, site, browser):
-    pages = [
-        "index.html",
-        "CHANGELOG.html",
-        "CONTRIBUTING.html",
-        "docs/checkpoints.html",
-        "docs/serving.html",
-        "tmft.html",
-    ]
-    for page in pages:
+    for page in ("index.html", "CONTRIBUTING.html", "docs/checkpoints.html", "tmft.html"):
         browser.open(site / page, width=width)
         assert browser.evaluate("document.documentElement.scrollWidth") <= width, page
 
 
-def test_the_pages_are_grouped_and_the_headings_of_a_page_stand_below_it(site):
+def test_the_headings_of_a_page_stand_below_it_in_the_menu(site):
     page = (site / "docs/serving.html").read_text(encoding="utf-8")
     navigation = page.partition("<nav>")[2].partition("</nav>")[0]
-    groups = re.findall(r"<h2>(.*?)</h2>", navigation)
-    assert groups == ["Begin", "Teach it", "Reproduce it", "Use it"]
     [current] = re.findall(r'<li aria-current="page">(.*?)</ul></li>', navigation)
     anchors = re.findall(r'href="#([^"]+)"', current)
-    assert "without-torch" in anchors and len(anchors) > 5
-    assert all(f'id="{anchor}"' in page for anchor in anchors)
+    assert "without-torch" in anchors and all(f'id="{anchor}"' in page for anchor in anchors)
 
 
 def test_a_phone_has_a_menu_at_the_top(site, browser):

@@ -1,7 +1,6 @@
 """A release: one version, a citation that has it, and what .ci/release asks of the files that it built."""
 
 import io
-import json
 import re
 import runpy
 import tarfile
@@ -12,7 +11,6 @@ import pytest
 from conftest import ROOT
 
 import tmft
-from tmft.cli.entry_points import format_help
 
 CHECKS = runpy.run_path(str(ROOT / ".ci/release_checks.py"))
 
@@ -29,20 +27,6 @@ def test_the_citation_and_the_changelog_have_the_version():
     assert re.search(r"^version: (.+)$", citation, re.MULTILINE)[1] == tmft.__version__
     notes = CHECKS["notes"](tmft.__version__)
     assert notes and "\n## " not in notes and not notes.startswith("#")
-
-
-SUBJECT = "Truncated model fine-tuning: sentence embeddings from the first layers of a pre-trained model"
-
-
-def test_the_first_sentence_is_the_same_everywhere():
-    title, *_ = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    assert title == "# tmft: truncated model fine-tuning"
-    texts = [(ROOT / "docs/README.md").read_text(encoding="utf-8").split("\n", 2)[2]]  # below its title
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    archive = json.loads((ROOT / ".zenodo.json").read_text(encoding="utf-8"))
-    texts += [project["description"], archive["description"], tmft.__doc__]
-    texts.append(format_help().partition("\n\n")[2])
-    assert [text[: len(SUBJECT)] for text in texts] == [SUBJECT] * len(texts)
 
 
 def test_notes_of_a_version_without_a_section_are_refused(tmp_path):

@@ -41,12 +41,13 @@ def tiny_in(dtype: str) -> SentenceEncoder:
     return model
 
 
-def check_reproducible(model: SentenceEncoder, texts: list[str], num_alone: int) -> None:
-    """Embed texts in several orders, in parts and alone, with one and two threads: no byte differs.
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_sentence_has_the_same_bytes_in_any_company(dtype, restored_threads):
+    """In several orders, in parts and alone, with one and two threads.
 
     In bfloat16 those of one and of two threads are not compared: some CPUs then divide a product otherwise.
     """
-    rng = random.Random(0)
+    model, texts, rng = tiny_in(dtype), read_lines(ROOT / "data/sample/test.tsv")[-150:], random.Random(0)
     for num_threads in (1, 2):
         torch.set_num_threads(num_threads)
         if num_threads == 1 or model.dtype == torch.bfloat16:
@@ -54,22 +55,9 @@ def check_reproducible(model: SentenceEncoder, texts: list[str], num_alone: int)
             np.testing.assert_allclose(embeddings, model.encode(texts), rtol=0, atol=0.05)
             expected = dict(zip(texts, embeddings, strict=True))
         orders = [rng.sample(texts, count) for count in (len(texts), len(texts) // 2, 7)]
-        for order in [*orders, *([text] for text in rng.sample(texts, num_alone))]:
+        for order in [*orders, *([text] for text in rng.sample(texts, 5))]:
             for text, embedding in zip(order, model.encode(order, reproducible=True), strict=True):
                 assert np.array_equal(embedding, expected[text]), (text, len(order), num_threads)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_sentence_has_the_same_bytes_in_any_company(dtype, restored_threads):
-    model = tiny_in(dtype)
-    check_reproducible(model, read_lines(ROOT / "data/sample/test.tsv")[-150:], num_alone=5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_real_sentences_have_the_same_bytes_in_any_company(dtype, real_data, restored_threads):
-    model = tiny_in(dtype)
-    check_reproducible(model, read_lines(real_data / "stsb" / "test.tsv"), num_alone=30)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "max+mean", "weightedmean", "lasttoken", "mean_sqrt_len_tokens"])
