@@ -41,7 +41,7 @@ from pathlib import Path
 from tmft.cli.options import command_device, fields_from_args
 from tmft.cli.parser import CommandLineParser, default_command, run_command
 from tmft.cli.train_options import add_train_options, check_train_options, expand_config, objective_args
-from tmft.datasets.task_lookup import get_task, read_all_splits, with_available_eval_data
+from tmft.datasets.task_lookup import get_task, read_all_splits
 from tmft.io.distributed import Processes, init_distributed
 from tmft.io.paths import PACKAGE_DATA
 from tmft.pretraining.pretraining_loop import PretrainingRecipe
@@ -85,9 +85,6 @@ def fine_tune_all(args: Namespace, seeds: list[int], processes: Processes, diges
     """
     task_overrides = args.score_range, args.objective, args.selection_metric, objective_args(args)
     task = get_task(args.task, args.data, args.data_root, *task_overrides)
-    if args.selection_metric is None:
-        with processes.main_process_first():  # the first process downloads what is absent
-            task = with_available_eval_data(task)
     recipe = FineTuningRecipe(**task.recipe | fields_from_args(args, FineTuningRecipe))
     fields = {"ckpt": args.ckpt[0], "task": task, "recipe": recipe, "layer": None}
     base_config = FineTuningConfig(**fields_from_args(args, FineTuningConfig) | fields)

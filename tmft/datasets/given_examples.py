@@ -80,19 +80,18 @@ def collect_examples(
 def order_text_names(example: Mapping[str, Any], place: str, names_of_train: Sequence[str]) -> list[str]:
     """Return the names of the columns with texts, in the order of train or of TEXT_COLUMNS, or as they come.
 
-    Raises InputError, which names the column, if only some of the names are known: another column, such as an
-    id, would be trained on as a text.
+    Raises InputError if only some of the names are known, or they are three: another column, such as an id,
+    would be trained on as a text.
     """
     names = [name for name in example if name not in LABEL_NAMES]
-    lists = [names_of_train] if {*names} & {*names_of_train} else TEXT_COLUMNS
-    closest = max(lists, key=lambda columns: ({*columns} == {*names}, len({*columns} & {*names})))
-    if {*closest} == {*names}:
-        return list(closest)
-    is_triplet = len(names) == 3 and all(isinstance(example[name], str) for name in names)
-    if {*closest} & {*names} or is_triplet:
-        unknown = next((name for name in names if name not in closest), None)
-        problem = f"column {unknown!r} is none of its texts" if unknown else "one of its texts is missing"
-        raise InputError(f"{place}: {problem}, {', '.join(closest)}: remove or rename it")
+    lists = [names_of_train, *TEXT_COLUMNS] if names_of_train else TEXT_COLUMNS
+    for columns in lists:
+        if {*columns} == {*names}:
+            return list(columns)
+    if len(names) > 2 or names_of_train or any({*names} & {*columns} for columns in lists):
+        forms = "; ".join(", ".join(columns) for columns in lists)
+        problem = f"its columns with texts are {', '.join(names)}"
+        raise InputError(f"{place}: {problem}: give one of these lists, and score or label: {forms}")
     return names
 
 

@@ -180,34 +180,23 @@ def validate_task(task: Task) -> None:
     num_classes, predicted = len(task.classes), objective.prediction_type
     if predicted == "score":  # with two classes, its sign is the predicted class
         predicted = "class" if num_classes == 2 else "cosine"
-    unknown = next((key for key in task.objective_args if key not in hyperparameters(name)), "")
-    lacks_teacher = objective.needs_teacher and not {"teacher", "text"} <= task.objective_args.keys()
-    problems = [
-        (
-            len(task.columns) not in objective.allowed_num_texts,
-            f"objective {name} takes {' or '.join(map(str, objective.allowed_num_texts))} texts, but the "
-            f"task has {len(task.columns)}: choose another one",
-        ),
-        (lacks_teacher, f"objective {name}: name a `teacher` and a `text` with sentences"),
-        (unknown, f"{unknown} has no effect with `objective` {name}: remove it"),
-        (
-            objective.needs_labels and not task.label,
-            f"objective {name} needs labels, but the task has none: choose multiple_negatives_ranking",
-        ),
-        (
-            predicted == "class" and not task.classes,
-            f"objective {name} predicts classes, but the task has scores: choose one for scores, such as "
-            "cosine_mse",
-        ),
-        (
-            predicted == "cosine" and num_classes > 2,
-            f"objective {name} predicts one number, which cannot separate {num_classes} classes: choose "
-            "softmax",
-        ),
-    ]
-    for is_there, problem in problems:
-        if is_there:
-            raise InputError(problem, unknown or "objective", "objective", "teacher", "text")
+    problem = ""
+    if len(task.columns) not in objective.allowed_num_texts:
+        allowed = " or ".join(map(str, objective.allowed_num_texts))
+        problem = f" takes {allowed} texts, but the task has {len(task.columns)}: choose another one"
+    elif objective.needs_teacher and not {"teacher", "text"} <= task.objective_args.keys():
+        problem = ": name a `teacher` and a `text` with sentences"
+    elif objective.needs_labels and not task.label:
+        problem = " needs labels, but the task has none: choose multiple_negatives_ranking"
+    elif predicted == "class" and not task.classes:
+        problem = " predicts classes, but the task has scores: choose one for scores, such as cosine_mse"
+    elif predicted == "cosine" and num_classes > 2:
+        problem = f" predicts one number, which cannot separate {num_classes} classes: choose softmax"
+    if problem:
+        raise InputError(f"objective {name}{problem}", "objective", "teacher", "text")
+    for key in task.objective_args:
+        if key not in hyperparameters(name):
+            raise InputError(f"{key} has no effect with `objective` {name}: remove it", key, "objective")
     if objective.config_class:
         objective.config_class(**task.objective_args)  # checks the values
 
@@ -257,32 +246,6 @@ def read_split(task: Task, split: str) -> Examples:
             print(f"{file}: the labels of test are not public, dev is scored in its place")
             split = "dev"
     return objective.read_examples(task, split, excluded_sentences)
-
-
-def with_available_eval_data(task: Task) -> Task:
-    """Return a task with a teacher whose student can be evaluated with the data that there is.
-
-    It is evaluated on the sentence pairs of eval_files. If these are absent and cannot be downloaded, the
-    metric becomes teacher_cosine, which needs only lines of the text, and this is printed. The same is done
-    for a subtask with a teacher. Other tasks are returned as they are.
-    """
-    if task.subtasks:
-        subtasks = {name: with_available_eval_data(subtask) for name, subtask in task.subtasks.items()}
-        return replace(task, subtasks=subtasks)
-    if not find_objective(task).needs_teacher or is_computed_on_text(task.metric):
-        return task
-    try:
-        read_split(Task(task.eval_files, metric=task.metric), "dev")
-    except InputError as error:
-        file = task.eval_files.format(split="dev")
-        if has_data_file(file):
-            raise  # the file is there, and wrong
-        print(
-            f"{error}\nThere are no sentence pairs with scores to judge the model by: the epoch is selected "
-            "by its mean cosine similarity to the teacher (teacher_cosine) on lines that are not trained on"
-        )
-        return replace(task, metric="teacher_cosine")
-    return task
 
 
 def read_available_split(split: str, data_root: str | None = None) -> tuple[str, Task, Examples]:
