@@ -183,17 +183,23 @@ def validate_task(task: Task) -> None:
     problem = ""
     if len(task.columns) not in objective.allowed_num_texts:
         allowed = " or ".join(map(str, objective.allowed_num_texts))
-        problem = f" takes {allowed} texts, but the task has {len(task.columns)}: choose another one"
+        problem = (
+            f"objective {name} takes {allowed} texts, but the task has {len(task.columns)}: choose another"
+        )
     elif objective.needs_teacher and not {"teacher", "text"} <= task.objective_args.keys():
-        problem = ": name a `teacher` and a `text` with sentences"
+        problem = f"objective {name}: name a `teacher` and a `text` with sentences"
     elif objective.needs_labels and not task.label:
-        problem = " needs labels, but the task has none: choose multiple_negatives_ranking"
+        problem = f"objective {name} needs labels, but the task has none: choose multiple_negatives_ranking"
     elif predicted == "class" and not task.classes:
-        problem = " predicts classes, but the task has scores: choose one for scores, such as cosine_mse"
+        remedy = "choose one for scores, such as cosine_mse"
+        problem = f"objective {name} predicts classes, but the task has scores: {remedy}"
     elif predicted == "cosine" and num_classes > 2:
-        problem = f" predicts one number, which cannot separate {num_classes} classes: choose softmax"
+        remedy = "choose softmax"
+        problem = (
+            f"objective {name} predicts one number, which cannot separate {num_classes} classes: {remedy}"
+        )
     if problem:
-        raise InputError(f"objective {name}{problem}", "objective", "teacher", "text")
+        raise InputError(problem, "objective", "teacher", "text")
     for key in task.objective_args:
         if key not in hyperparameters(name):
             raise InputError(f"{key} has no effect with `objective` {name}: remove it", key, "objective")
