@@ -1,14 +1,13 @@
 """A headless Chromium, driven through a pipe with the DevTools protocol, for tests of pages.
 
     with Browser() as browser:
-        browser.open(path, width=360, dark=True)
+        browser.open(path, width=360)
         browser.evaluate("document.title")
 
 The protocol is JSON with a zero byte after each message, on the file descriptors 3 (to the browser) and 4
 (from it). Source: https://chromedevtools.github.io/devtools-protocol/.
 """
 
-import base64
 import json
 import os
 import select
@@ -33,7 +32,7 @@ def find_browser() -> str:
 
 
 class Browser:
-    """A browser with one page. messages: what the page wrote to its console, and errors of its scripts."""
+    """A browser with one page, without a network but this machine."""
 
     def __init__(self):
         executable = find_browser()
@@ -42,10 +41,8 @@ class Browser:
         self.read_end, from_browser = os.pipe()
         command = [executable, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
         command += ["--no-first-run", "--remote-debugging-pipe", f"--user-data-dir={self.profile}"]
-        command += [
-            "--disable-background-networking",
-            "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
-        ]  # no network
+        command += ["--disable-background-networking"]
+        command += ["--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1"]
 
         def connect() -> None:
             # Duplicates first: one of the ends may itself be 3 or 4.
@@ -58,13 +55,12 @@ class Browser:
         )
         os.close(to_browser)
         os.close(from_browser)
-        self.buffer, self.number, self.messages, self.requests, self.session = b"", 0, [], [], None
+        self.buffer, self.number, self.session, self.last_event = b"", 0, None, None
 
     def __enter__(self) -> "Browser":
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.call(f"{domain}.enable")
+        self.call("Page.enable")
         return self
 
     def __exit__(self, *unused) -> None:
@@ -75,7 +71,7 @@ class Browser:
         shutil.rmtree(self.profile, ignore_errors=True)
 
     def call(self, method: str, **parameters) -> dict:
-        """Send a command and return its result; events that come in between are kept."""
+        """Send a command and return its result."""
         self.number += 1
         message = {"id": self.number, "method": method, "params": parameters}
         if self.session:
@@ -87,7 +83,7 @@ class Browser:
                 if "error" in answer:
                     raise RuntimeError(f"{method}: {answer['error']}")
                 return answer["result"]
-            self.keep(answer)
+            self.last_event = answer.get("method")
 
     def receive(self) -> dict:
         """Return the next message of the browser."""
@@ -101,31 +97,14 @@ class Browser:
         message, _, self.buffer = self.buffer.partition(b"\0")
         return json.loads(message)
 
-    def keep(self, event: dict) -> None:
-        """Keep an event that a test may ask for."""
-        method, parameters = event.get("method"), event.get("params", {})
-        self.last_event = method
-        if method in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
-            self.messages.append(json.dumps(parameters))
-        elif method == "Network.requestWillBeSent":
-            self.requests.append(parameters["request"]["url"])
-
-    def open(self, page: Path | str, width: int = 1280, dark: bool = False, script: bool = True) -> None:
-        """Open a file or a URL. width: of the window. dark: of the theme. script: whether scripts run."""
-        self.call("Emulation.setScriptExecutionDisabled", value=not script)
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=900,
-            deviceScaleFactor=1,
-            mobile=width < 500,
-        )
-        theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", media="", features=[theme])
+    def open(self, page: Path | str, width: int = 1280) -> None:
+        """Open a file or a URL. width: of the window."""
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
         self.last_event = None
         self.call("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         while self.last_event != "Page.loadEventFired":
-            self.keep(self.receive())
+            self.last_event = self.receive().get("method")
 
     def evaluate(self, expression: str) -> object:
         """Return the value of a JavaScript expression in the page."""
@@ -140,19 +119,3 @@ class Browser:
         while not self.evaluate(f"Boolean({condition})"):
             assert time.monotonic() < end, (condition, self.evaluate("document.body.innerText"))
             time.sleep(0.05)
-
-    def type(self, field: str, text: str) -> None:
-        """Type a text into the field of a CSS selector, in place of what it has."""
-        self.evaluate(f"document.querySelector({json.dumps(field)}).select()")
-        self.call("Input.insertText", text=text)
-
-    def press(self, key: str) -> None:
-        """Press a key, such as "Tab"."""
-        event = {"key": key, "code": key, "windowsVirtualKeyCode": {"Tab": 9, "ArrowDown": 40}[key]}
-        for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, **event)
-
-    def print_pdf(self, path: Path) -> None:
-        """Write the page as PDF, as it is printed."""
-        data = self.call("Page.printToPDF", printBackground=True)["data"]
-        Path(path).write_bytes(base64.b64decode(data))

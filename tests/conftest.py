@@ -276,14 +276,6 @@ def real_data() -> Path:
     pytest.skip("no real data: run python -m tmft data stsb, or set TMFT_DATA to a folder of task folders")
 
 
-def torchrun(count: int, *arguments, command: str = "train.py") -> subprocess.CompletedProcess:
-    """A command in several processes of one thread each."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", count]
-    words = [str(word) for word in [*launcher, ROOT / command, *arguments]]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run(words, capture_output=True, text=True, env=environment, timeout=120)
-
-
 def training_task(task: Task, objective: torch.nn.Module, train: Examples, dev: Examples) -> TrainingTask:
     """A single task for `fit`."""
     return TrainingTask(task, objective, {"train": train, "dev": dev})

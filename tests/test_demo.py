@@ -161,52 +161,42 @@ def test_what_encode_py_refuses_is_no_encoder_here_either(tmp_path):
 # ---------------------------------------------------------------------------------------- in Chromium
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with Browser() as running:
-        yield running
-
-
-@pytest.fixture
-def serve(start_server):
-    """A function that serves a folder and returns its address and a list of the files that were asked for."""
-
-    def start(folder: Path) -> tuple[str, list[str]]:
-        files = []
-
-        class Handler(http.server.SimpleHTTPRequestHandler):
-            def log_message(self, *words):
-                files.append(self.path)
-
-        return start_server(functools.partial(Handler, directory=folder)) + "/", files
-
-    return start
-
-
 CELL = 'document.querySelector(`[data-pair="0,1"]`)'
 LINES = ["A man plays the guitar.", "Someone is making music.", "<b>It rains</b> & pours."]
 
 
-def test_the_page_compares_ranks_and_groups_what_one_types(browser, serve):
-    address, files = serve(DEMO)
-    browser.open(address)
-    browser.wait_for("!document.getElementById('main').hidden && " + CELL)
-    loaded = len(files)
-    browser.type("#sentences", "\n".join(LINES))
-    browser.wait_for("document.querySelectorAll('#heat-map tbody tr').length === 3")
-    embeddings = Encoder(MODEL).encode(LINES)
-    shown = browser.evaluate(
-        "[...document.querySelectorAll('#heat-map tbody td')].map((x) => +x.textContent)"
-    )
-    np.testing.assert_allclose(np.reshape(shown, (3, 3)), embeddings @ embeddings.T, atol=0.0051)
-    browser.type("#query", "bad weather")
-    browser.wait_for("document.querySelector('#ranking .text')?.textContent.includes('rains')")
-    assert browser.evaluate("document.querySelector('#ranking .text').textContent") == LINES[2]
-    groups = browser.evaluate("[...document.querySelectorAll('#groups ul')].map((x) => x.innerText)")
-    assert groups == ["\n".join(LINES[:2]), LINES[2]]
-    # The keyboard moves through the chart, and what is chosen is said in words.
-    browser.evaluate(CELL + ".focus()")
-    browser.press("ArrowDown")
-    assert browser.evaluate("document.activeElement.dataset.pair") == "1,1"
-    assert browser.evaluate("document.getElementById('pair').innerText").count(LINES[1]) == 2
+def type_into(browser: Browser, field: str, text: str) -> None:
+    browser.evaluate(f"document.getElementById({field!r}).value = {json.dumps(text)}")
+    browser.evaluate(f"document.getElementById({field!r}).dispatchEvent(new Event('input'))")
+
+
+def test_the_page_compares_ranks_and_groups_what_one_types(start_server):
+    files = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *words):
+            files.append(self.path)
+
+    address = start_server(functools.partial(Handler, directory=DEMO))
+    with Browser() as browser:
+        browser.open(f"{address}/")
+        browser.wait_for("!document.getElementById('main').hidden && " + CELL)
+        loaded = len(files)
+        type_into(browser, "sentences", "\n".join(LINES))
+        browser.wait_for("document.querySelectorAll('#heat-map tbody tr').length === 3")
+        embeddings = Encoder(MODEL).encode(LINES)
+        cells = "[...document.querySelectorAll('#heat-map tbody td')]"
+        shown = browser.evaluate(f"{cells}.map((x) => +x.textContent)")
+        np.testing.assert_allclose(np.reshape(shown, (3, 3)), embeddings @ embeddings.T, atol=0.0051)
+        type_into(browser, "query", "bad weather")
+        browser.wait_for("document.querySelector('#ranking .text')?.textContent.includes('rains')")
+        assert browser.evaluate("document.querySelector('#ranking .text').textContent") == LINES[2]
+        groups = browser.evaluate("[...document.querySelectorAll('#groups ul')].map((x) => x.innerText)")
+        assert groups == ["\n".join(LINES[:2]), LINES[2]]
+        # The keyboard moves through the chart, and what is chosen is said in words.
+        browser.evaluate(CELL + ".focus()")
+        arrow = "new KeyboardEvent('keydown', {key: 'ArrowDown', bubbles: true})"
+        browser.evaluate(f"document.activeElement.dispatchEvent({arrow})")
+        assert browser.evaluate("document.activeElement.dataset.pair") == "1,1"
+        assert browser.evaluate("document.getElementById('pair').innerText").count(LINES[1]) == 2
     assert len(files) == loaded  # once it is loaded, it asks for nothing

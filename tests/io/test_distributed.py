@@ -1,16 +1,26 @@
 """Processes: ranks, collectives, the backend, and which process goes first."""
 
+import os
+import subprocess
 import sys
 import threading
 
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import ROOT, torchrun
+from conftest import ROOT
 
 from tmft.io.distributed import Processes, init_distributed, single_process
 
 CPU = torch.device("cpu")
+
+
+def torchrun(count: int, *arguments, command: str = "train.py") -> subprocess.CompletedProcess:
+    """A command in several processes of one thread each."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", count]
+    words = [str(word) for word in [*launcher, ROOT / command, *arguments]]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(words, capture_output=True, text=True, env=environment, timeout=120)
 
 
 def test_without_torchrun_there_is_a_single_process(monkeypatch):
