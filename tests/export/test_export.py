@@ -392,34 +392,23 @@ def run_card(folder) -> list[np.ndarray]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["mlm", "mlm-then-rtd", "t5"])
-def test_what_the_card_says_works_word_for_word_and_transformers_misses_nothing(family, tmp_path, capfd):
+def test_what_the_card_says_works_word_for_word(family, tmp_path):
     model = SentenceEncoder.from_pretrained(TWINS / family, 2)
     export(model, tmp_path / "x")
-    sentence_transformers, ours, transformers = run_card(tmp_path / "x")
+    sentence_transformers, ours = run_card(tmp_path / "x")
     expected = model.encode(["A man plays a guitar.", "Someone makes music."])
-    for theirs in (sentence_transformers, ours, transformers):
-        assert_same_embeddings(theirs, expected)
-    # sentence-transformers makes the pooler that a BERT could have, and reports that it has no weights
-    run_with_engine_alone(tmp_path / "x/README.md")
-    capfd.readouterr()
-    run_card(tmp_path / "x")
-    assert not re.search("MISSING|newly initialized|UNEXPECTED", "".join(capfd.readouterr()))
-
-
-CARDS = {  # format and dtype -> the options of sentence-transformers in the card
-    ("onnx", "float32"): 'backend="onnx")',
-    ("onnx", "int8"): 'backend="onnx", model_kwargs={"file_name": "model_qint8_avx512_vnni.onnx"})',
-}
+    for embeddings in (sentence_transformers, ours):
+        assert_same_embeddings(embeddings, expected)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", CARDS, ids=" ".join)
+@pytest.mark.parametrize("kind", [("onnx", "float32"), ("onnx", "int8")], ids=" ".join)
 def test_what_the_card_of_a_graph_says_works(kind, onnx, request, tmp_path):
     model = with_modules()
     model.prompt = ""
     export(model, tmp_path / "x", *kind)
     card = tmp_path / "x/README.md"
-    assert CARDS[kind] in card.read_text()
+    assert 'backend="onnx"' in card.read_text()
     run_with_engine_alone(card)
     [found] = run_card(tmp_path / "x")
     expected = model.encode(["A man plays a guitar.", "Someone makes music."])
@@ -458,7 +447,7 @@ def test_of_random_weights_no_base_is_claimed(tmp_path):
     model = tiny_model()
     model.source = "google/electra-base-discriminator"
     assert "base_model" not in sentence_model_card(model, ModelCardData(base=""))
-    assert 'base_model: "google/electra-base-discriminator"' in sentence_model_card(model)
+    assert "base_model: google/electra-base-discriminator" in sentence_model_card(model)
 
 
 # ---------------------------------------------------------------------------------------------------- command
@@ -500,7 +489,7 @@ def test_the_card_of_an_exported_run_has_its_scores_and_its_sweep(tmp_path, caps
     run = tmp_path / "runs/s-layer1-seed0"
     export_command.main([str(run), str(tmp_path / "x")])
     card = (tmp_path / "x/README.md").read_text()
-    assert "Fine-tuned on sample" in card and '"type": "sample", "name": "sample", "split": "test"' in card
+    assert "Fine-tuned on sample" in card and "type: sample\n      split: test" in card
     assert "The layers of this sweep:" in card and card.count("\n    0 ") == card.count("\n    1 ") == 1
     own = (run / "README.md").read_text()
     assert "Fine-tuned on sample" in own and "model-index" in own and "layers of this sweep" not in own

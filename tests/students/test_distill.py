@@ -81,7 +81,7 @@ def test_a_student_with_layers_of_its_teacher_keeps_only_the_most_frequent_token
         assert torch.equal(vectors[0][vocabulary.index(token)], vectors[1][former.index(token)])
     student.save_pretrained(tmp_path / "student")
     card = (tmp_path / "student/README.md").read_text(encoding="utf-8")
-    assert "# Sentence embeddings from layers 0 and 2 (counted from 0) of mlm\n" in card
+    assert "# Sentence embeddings from layers 0, 2 (counted from 0) of mlm\n" in card
     cosine = student.load_report.partition(": ")[2]
     num_lines = len(set(deduplicate(lines, [""]))) - 3
     assert f"Trained to give {num_lines} lines the embeddings of its teacher: {cosine}.\n" in card

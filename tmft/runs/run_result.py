@@ -112,7 +112,6 @@ def card_data_from_result(result: dict[str, Any], curve: str = "") -> ModelCardD
         defined,
         teachers=find_teachers(task_options),
         kept_layers=kept_layers(result),
-        full_depth=None if result["provenance"] else result.get("num_hidden_layers"),
     )
 
 
