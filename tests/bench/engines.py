@@ -26,7 +26,7 @@ from bench import ROOT, cpu_name, measure, package_versions
 from tmft import SentenceEncoder
 from tmft.data import read_examples
 from tmft.datasets.task_lookup import get_task
-from tmft.export.export import export, folder_size
+from tmft.export.export import export
 from tmft.io.formatting import markdown_table
 from tmft.metrics import spearman
 
@@ -69,7 +69,12 @@ def convert(ckpt: Path, folder: Path, names: set[str]) -> dict[str, Path]:
     if ONNX in names:
         export(model, folder / ONNX, format="onnx")
     if ONNX_INT8 in names:
-        export(model, folder / ONNX_INT8, format="onnx", dtype="int8")
+        from onnxruntime.quantization import quantize_dynamic
+
+        export(model, folder / ONNX_INT8, format="onnx")
+        graph = folder / ONNX_INT8 / "onnx/model.onnx"
+        operators = ["MatMul", "Gemm", "Gather"]
+        quantize_dynamic(graph, graph.with_name("model_qint8_avx512_vnni.onnx"), operators, per_channel=True)
     if FUSED in names:
         fuse(ckpt, folder / FUSED)
     return {MINILM: ckpt, TINY: ROOT / TINY} | {name: folder / name for name in (ONNX, ONNX_INT8, FUSED)}
@@ -144,7 +149,8 @@ class Process:
 def model_size(engine: Engine, folder: Path) -> int:
     """Return the size in bytes of the graph that an engine opens, or of a whole folder."""
     graph = engine.options.get("file_name")
-    return (folder / "onnx" / graph).stat().st_size if graph else folder_size(folder)
+    files = [folder / "onnx" / graph] if graph else folder.rglob("*")
+    return sum(path.stat().st_size for path in files if path.is_file())
 
 
 def quality(embeddings: np.ndarray, labels: list[float], exact: np.ndarray) -> dict[str, float]:

@@ -95,8 +95,6 @@ MISTAKES = [
      "--isotropy with tweet: choose a task with similarity scores, "),
     (["tables", "--table", "table-6"], "--table 'table-6': choose one of table-1, "),
     (["tables", "--static", "runs/b2s"], "--static runs/b2s: give NAME=MODEL"),
-    (["export", "--task", "mrpc"], "--task mrpc: choose one task with similarity scores, such as stsb"),
-    (["export", "--data-root", "x"], "--data and --data-root: give only one of the two"),
     (["evaluate", "--layer", "all", "--save", "{folder}/x"], "--layer all and --save: "),
     (["evaluate", "--save", "/proc/none/x"], "cannot write "),
     (["train", "--score-range", "5", "1"], "--score-range 5 1: the first number must be the smaller one"),
@@ -130,7 +128,7 @@ def message_of(name: str, words: list[str], arguments, tiny_folder, tiny_data) -
         "evaluate": [*folder, *data],
         "cka": [*folder, *folder],
         "encode": [*folder, "x.txt", "--out", "x.npy"],
-        "export": [*folder, str(tiny_folder / "export"), *data],
+        "export": [*folder, str(tiny_folder / "export")],
         "report": ["runs"],
         "tables": folder,
     }

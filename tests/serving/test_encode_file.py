@@ -246,6 +246,16 @@ def test_standard_input_and_two_processes_give_the_file(text, tmp_path, tiny_fol
     assert not list(tmp_path.glob("*part*"))
 
 
+def test_a_model_is_loaded_in_the_dtype_that_is_asked_for(text, tmp_path):
+    """In float32 by default, and with auto in the type in which its weights are stored."""
+    tiny_model().save_pretrained(tmp_path / "stored", dtype=torch.bfloat16)
+    for dtype, loaded in ((None, "float32"), ("auto", "bfloat16"), ("float16", "float16")):
+        options = [] if dtype is None else ["--dtype", dtype]
+        encode.main([str(tmp_path / "stored"), str(text), "--out", str(tmp_path / "x.npy"), *options])
+        model = SentenceEncoder.from_pretrained(tmp_path / "stored", dtype=loaded)
+        np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), expect_rows(model, LINES))
+
+
 def test_standard_input_is_not_shared(tmp_path):
     with pytest.raises(InputError, match="standard input cannot be shared by several processes: name a file"):
         encode_file(MODEL, encoding.STDIN, tmp_path / "x.npy", Processes(0, 2, torch.device("cpu")))

@@ -184,8 +184,7 @@ def usage_snippet(name: str, max_length: int, graph_file: str) -> str:
 >>> embeddings = Encoder("{name}").encode(sentences){with_tmft}"""
     return f"""\
 >>> from sentence_transformers import SentenceTransformer  # with optimum-onnx
->>> options = {{"file_name": "{Path(graph_file).name}"}}
->>> model = SentenceTransformer("{name}", backend="onnx", model_kwargs=options)
+>>> model = SentenceTransformer("{name}", backend="onnx")
 >>> embeddings = model.encode(sentences)
 >>> import onnxruntime, tokenizers  # or, from a folder, with these two alone
 >>> tokenizer = tokenizers.Tokenizer.from_file("{name}/tokenizer.json")

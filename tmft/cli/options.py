@@ -266,15 +266,13 @@ def load_word_vectors(args: Namespace, path: Path) -> SentenceEncoder:
 # -------------------------------------------------------------------------------------------------- the tasks
 
 
-def add_task_options(p: CommandLineParser, default: str, several: bool = True, split: bool = True) -> None:
+def add_task_options(p: CommandLineParser, default: str, split: bool = True) -> None:
     """Add the options that name the tasks to score on: --task, --data, --data-root and --score-range.
 
-    default: description of the tasks without --task. several: whether more than one task may be given; if
-    not, it must have similarity scores.
+    default: description of the tasks without --task.
     """
-    group = p.add_argument_group("tasks" if several else "task")
-    names = describe_tasks() if several else "a task with similarity scores, such as stsb"
-    group.add_argument("--task", nargs="+", help=f"{names}; default: {default}")
+    group = p.add_argument_group("tasks")
+    group.add_argument("--task", nargs="+", help=f"{describe_tasks()}; default: {default}")
     if split:
         group.add_argument("--split", choices=SPLITS, default="test", help="split of the task to score")
     add_data_folder_options(p, group)
@@ -304,15 +302,6 @@ def tasks_from_args(
     if args.data is not None and len(names) > 1:
         raise InputError("--data has the files of one task: give one --task, or use --data-root instead")
     return {name: get_task(name, args.data, args.data_root, args.score_range) for name in names}
-
-
-def only_similarity_task(tasks: dict[str, Task]) -> tuple[str, Task]:
-    """Return the name and the Task; raise InputError if they are several, or have no similarity scores."""
-    [(name, task), *more] = tasks.items()
-    if more or not has_similarity_scores(task):
-        message = f"task {' '.join(tasks)}: choose one task with similarity scores, such as stsb"
-        raise InputError(message, "task")
-    return name, task
 
 
 def has_similarity_scores(task: Task) -> bool:

@@ -7,7 +7,7 @@ temporary name and renamed when it is complete.
 import shutil
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -15,27 +15,21 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import load_file
-from torch import nn
 
 from tmft.checkpoints.compact import LAYOUT_KEY, LAYOUT_VERSION, pack_weights
 from tmft.checkpoints.model_card import PLACEHOLDER_PATH, ModelCardData, sentence_model_card
 from tmft.checkpoints.save import save_tensors
-from tmft.checkpoints.st_folder import prompt_templates
 from tmft.checkpoints.weights import DTYPES
-from tmft.embedding.modules import Dense, Normalize
 from tmft.errors import InputError, check_choice
 from tmft.export import numpy_encoder
-from tmft.export.onnx import open_onnx, require_onnx_support, write_onnx
+from tmft.export.onnx import ONNX_FILE, open_onnx, require_onnx_support, write_onnx
 from tmft.io.atomic import check_output_folder, replacing_files, write_file
 from tmft.models.families import FAMILIES, convert_to_bert, empty_encoder
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
 from tmft.tokenizer import check_sentences
 
-# poolings that are weighted sums over the tokens, with weights that sum to 1
-AVERAGING_POOLINGS = ("mean", "weightedmean", "cls", "lasttoken")
-QUANTIZED_DTYPES = ("int4", "int8", "uint8")  # 4 bits: -8 to 7; 8 bits: -127 to 127, or 0 to 255
 # The lowest cosine between an embedding of a model and that of its export: rounding alone leaves higher ones.
-LOWEST_COSINES = {"float32": 0.999, "float16": 0.99, "bfloat16": 0.95, "int8": 0.8, "uint8": 0.8, "int4": 0.5}
+LOWEST_COSINES = {"float32": 0.999, "float16": 0.99, "bfloat16": 0.95, "int8": 0.8, "int4": 0.5}
 CHECKED_SENTENCES = ("A man plays the guitar.", "Two dogs sleep in the park, not in two houses!", "music")
 
 
@@ -46,7 +40,7 @@ class ExportFormat:
     prepare: converts a model to one that the format can express; raises InputError if that is not possible.
     write: writes the converted model into a folder, with weights of this dtype.
     open: loads such a folder and returns its encode function: N sentences -> (N, D) float32.
-    dtypes: entries of DTYPES or of QUANTIZED_DTYPES; the first one is the default.
+    dtypes: entries of DTYPES, "int4" or "int8"; the first one is the default.
     """
 
     prepare: Callable[[SentenceEncoder], SentenceEncoder]
@@ -58,36 +52,22 @@ class ExportFormat:
 def to_bert(model: SentenceEncoder, format: str = "bert") -> SentenceEncoder:
     """Return a BERT with the weights and embeddings of an ELECTRA, a RoBERTa or a DistilBERT.
 
-    It is meant for servers that support BERT only. format: the one that needs a BERT, for messages.
-    If the embedding size of an ELECTRA differs from its hidden size, it has a linear map W x + b after the
-    embeddings, which BERT lacks. In a model of 0 layers this map can follow the pooling instead, because the
-    mean of W x + b is W mean(x) + b. With layers, or with a pooling that is no mean, InputError is raised; so
-    it is for other architectures that cannot be stored as BERT.
+    It is meant for servers that support BERT only. format: the one that needs a BERT, for messages. Raises
+    InputError for other architectures, and for an ELECTRA whose embedding size differs from its hidden size:
+    BERT lacks the linear map between the two.
     """
     encoder, model_type = model.encoder, model.encoder.config.model_type
     if reason := FAMILIES[model_type].bert_incompatible:
         problem = f"format {format}: {model_type} cannot be stored as BERT ({reason})"
         raise InputError(f"{problem}: choose sentence-transformers or onnx", "format")
     config, weights = convert_to_bert(encoder)
-    projection: list[nn.Module] = []
-    widths = config.embedding_size, config.hidden_size
-    if widths[0] != widths[1]:
-        if encoder.layers or model.layers is not None or model.pooling not in AVERAGING_POOLINGS:
-            problem = f"format {format}: BERT has no linear map from {widths[0]} to {widths[1]} after the"
-            problem += " embeddings"
-            poolings = ", ".join(AVERAGING_POOLINGS)
-            remedy = f"choose sentence-transformers or onnx, or `layer` 0 with one of the poolings {poolings}"
-            raise InputError(f"{problem}: {remedy}", "format", "layer")
-        dense = Dense(*widths)
-        dense.load_state_dict(encoder.embeddings.get_submodule("project").state_dict())
-        projection = [dense]
-        weights = {name: weight for name, weight in weights.items() if ".project." not in name}
-        config = replace(config, hidden_size=widths[0], num_attention_heads=1)
+    if config.embedding_size != config.hidden_size:
+        widths = f"{config.embedding_size} to {config.hidden_size}"
+        problem = f"format {format}: BERT has no linear map from {widths} after the embeddings"
+        raise InputError(f"{problem}: choose sentence-transformers or onnx", "format")
     bert = empty_encoder(config, len(encoder.layers))
     bert.load_state_dict(weights, assign=True)
-    converted = deepcopy(model, {id(encoder): bert})  # a copy that has the BERT as its encoder
-    converted.head_modules = nn.Sequential(*projection, *converted.head_modules)
-    return converted.eval()
+    return deepcopy(model, {id(encoder): bert}).eval()  # a copy that has the BERT as its encoder
 
 
 # ---------------------------------------------------------------------------------------- the compact format
@@ -98,31 +78,10 @@ ENCODER_FILE = "encode.py"
 
 
 def prepare_compact(model: SentenceEncoder) -> SentenceEncoder:
-    """Return a model that encode.py of the compact format computes: the same one, or a BERT."""
-    if not FAMILIES[model.encoder.config.model_type].has_numpy_encoder:
-        model = to_bert(model, "compact")
-    config = model.encoder.config
-    activations = [module.activation for module in model.head_modules if isinstance(module, Dense)]
-    dense_activations = {f"{type(one).__module__}.{type(one).__name__}" for one in activations}
-    problems = {
-        f"pools by {model.pooling}": model.pooling not in ("mean", "cls"),
-        "mixes several layers": model.layers is not None,
-        "weights tokens": model.token_weights is not None,
-        "is causal": config.predicts_next_token,
-        "leaves prompts out of the pooling": not model.include_prompt,
-        "truncates texts on the left": model.tokenizer.truncation_side != "right",
-        f"has the activation {config.hidden_act}": config.hidden_act not in numpy_encoder.HIDDEN_ACTIVATIONS,
-        "has a Dense with an activation that is not Tanh": not dense_activations
-        <= numpy_encoder.DENSE_ACTIVATIONS.keys(),
-        "has other modules than Dense and Normalize": not all(
-            isinstance(m, Dense | Normalize) for m in model.head_modules
-        ),
-        "has prompts that are no prefixes": bool(prompt_templates(model)),
-    }
-    if found := [problem for problem, is_there in problems.items() if is_there]:
-        problem = f"format compact: the model {found[0]}, which {ENCODER_FILE} cannot compute"
-        raise InputError(f"{problem}: choose `format` onnx", "format")
-    return model
+    """Return a model of a family that encode.py of the compact format computes: the same one, or a BERT."""
+    if FAMILIES[model.encoder.config.model_type].has_numpy_encoder:
+        return model
+    return to_bert(model, "compact")
 
 
 def write_compact(model: SentenceEncoder, folder: Path, dtype: str) -> None:
@@ -143,12 +102,15 @@ def load_tmft(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
 def open_compact(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
     """Load the encoder of a compact folder and return its encode function.
 
-    It raises InputError unless tmft computes the same from the same rounded weights.
+    It raises InputError unless tmft computes the same from the same rounded weights. Raises InputError for a
+    model that encode.py cannot compute.
     """
     try:
         encoder, encode = numpy_encoder.Encoder(folder), load_tmft(folder)
     except ValueError as error:
-        raise InputError(f"format compact: {error}, or choose `format` onnx", "format") from None
+        reason = str(error).removeprefix(f"{folder}: ")
+        problem = f"format compact: {ENCODER_FILE} cannot compute this model ({reason})"
+        raise InputError(f"{problem}: choose `format` onnx", "format") from None
 
     def encode_and_compare(sentences: Sequence[str]) -> np.ndarray:
         embeddings = encoder.encode(sentences)
@@ -163,9 +125,7 @@ def open_compact(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
 FORMATS = {
     "sentence-transformers": ExportFormat(lambda model: model, SentenceEncoder.save_pretrained, load_tmft),
     "bert": ExportFormat(to_bert, SentenceEncoder.save_pretrained, load_tmft),
-    "onnx": ExportFormat(
-        require_onnx_support, write_onnx, open_onnx, ("float32", "float16", "int8", "uint8")
-    ),
+    "onnx": ExportFormat(require_onnx_support, write_onnx, open_onnx, ("float32", "float16")),
     "compact": ExportFormat(prepare_compact, write_compact, open_compact, ("int4", "int8")),
 }
 
@@ -176,17 +136,16 @@ def export(
     format: str = "sentence-transformers",
     dtype: str | None = None,
     card_data: ModelCardData | None = None,
-    sentences: Sequence[str] = (),
-) -> np.ndarray | None:
+    sentences: Sequence[str] = CHECKED_SENTENCES,
+) -> np.ndarray:
     """Write a model, with a model card, into a new folder.
 
-    format: name of an entry of FORMATS. dtype: the type of the weights, an entry of DTYPES or of
-    QUANTIZED_DTYPES that the format has; None: its first one, float32 or, of compact, int4.
-    card_data: training details and scores for the model card.
-    sentences: N sentences to embed with the exported model; if there are none, it embeds CHECKED_SENTENCES.
-    Returns their embeddings, (N, D) float32; None without sentences. Raises InputError if the folder exists,
-    if the format or the dtype does not fit the model, if a package is missing, or if an embedding is not
-    finite or differs from that of the model by more than rounding. Then the folder is not written.
+    format: name of an entry of FORMATS. dtype: the type of the weights, one that the format has; None: its
+    first one, float32 or, of compact, int4. card_data: training details and scores for the model card.
+    sentences: N sentences, which the exported model embeds. Returns their embeddings, (N, D) float32.
+    Raises InputError if the folder exists, if the format or the dtype does not fit the model, if a package is
+    missing, or if an embedding is not finite or differs from that of the model by more than rounding. Then
+    the folder is not written.
     """
     check_choice("format", format, FORMATS)
     sentences = check_sentences(sentences)
@@ -198,22 +157,20 @@ def export(
             f"dtype {dtype}: `format` {format} supports {', '.join(export_format.dtypes)}", "dtype", "format"
         )
     check_output_folder(folder, is_new=True)
-    texts, source = sentences or CHECKED_SENTENCES, f"format {format}, dtype {dtype}"
-    expected = np.asarray(model.encode(texts))
+    source = f"format {format}, dtype {dtype}"
+    expected = np.asarray(model.encode(sentences))
     converted = export_format.prepare(model)
     if converted is not model:
-        check_cosines(np.asarray(converted.encode(texts)), expected, "float32", source)
+        check_cosines(np.asarray(converted.encode(sentences)), expected, "float32", source)
     with replacing_files(folder) as new:
         export_format.write(converted, new, dtype)
-        graphs = [
-            path.relative_to(new).as_posix() for path in (*new.glob("onnx/*.onnx"), *new.glob(ENCODER_FILE))
-        ]
+        graphs = [name for name in (ONNX_FILE, ENCODER_FILE) if (new / name).exists()]
         card = sentence_model_card(converted, card_data, PLACEHOLDER_PATH, *graphs)
         write_file(new / "README.md", card)
-        embeddings = export_format.open(new)(texts)
-        check_finite_embeddings(embeddings, texts, source)
+        embeddings = export_format.open(new)(sentences)
+        check_finite_embeddings(embeddings, sentences, source)
         check_cosines(embeddings, expected, dtype, source)
-    return embeddings if sentences else None
+    return embeddings
 
 
 def check_cosines(found: np.ndarray, expected: np.ndarray, dtype: str, source: str) -> None:
@@ -229,8 +186,3 @@ def check_cosines(found: np.ndarray, expected: np.ndarray, dtype: str, source: s
         problem = f"{source}: an embedding has the cosine {cosines.min():.3f} with that of the model"
         reason = f"rounding to {dtype} leaves at least {LOWEST_COSINES[dtype]}"
         raise InputError(f"{problem}, and {reason}: choose another format or dtype")
-
-
-def folder_size(folder: Path) -> int:
-    """Return the total size in bytes of all files below a folder."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

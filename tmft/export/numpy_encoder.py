@@ -49,10 +49,13 @@ class Encoder:
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise  # an interrupt
             reason = f"{error!r}" if isinstance(error, KeyError) else " ".join(str(error).split())
-            raise ValueError(f"{folder} cannot be read ({reason}): export it again") from None
+            raise ValueError(f"{folder}: {reason}") from None
 
     def read(self, folder: Path) -> None:
         """Read all files of the folder, and check that they say nothing that this page does not compute."""
+        check(not (folder / "tmft.json").exists(), "tmft.json has settings that only tmft computes")
+        side = read_json(folder, "tokenizer_config.json").get("truncation_side", "right")
+        check(side == "right", "tokenizer_config.json truncates texts on the left")
         config = read_json(folder, "config.json")
         model_type = config["model_type"]
         check(model_type in ("bert", "electra", "mpnet"), f"model_type is {model_type!r}")
@@ -60,6 +63,7 @@ class Encoder:
         position_type = config.get("position_embedding_type", "absolute")
         check(position_type == "absolute", f"position_embedding_type is {position_type!r}")
         self.num_layers, self.num_heads = config["num_hidden_layers"], config["num_attention_heads"]
+        check(config["hidden_act"] in HIDDEN_ACTIVATIONS, f"hidden_act is {config['hidden_act']!r}")
         self.epsilon, self.activation = config["layer_norm_eps"], HIDDEN_ACTIVATIONS[config["hidden_act"]]
         self.weights = read_weights(folder, "model.safetensors")
         if model_type == "mpnet":
@@ -75,7 +79,8 @@ class Encoder:
         settings.pop("word_embedding_dimension", None)
         modes = [name for name, value in settings.items() if value and name != "include_prompt"]
         is_known = modes in (["pooling_mode_cls_token"], ["pooling_mode_mean_tokens"])
-        check(is_known and settings.get("include_prompt", True), f"the Pooling has {settings}")
+        check(is_known, f"the Pooling has {', '.join(modes)}")
+        check(settings.get("include_prompt", True), "the Pooling leaves prompts out")
         self.pools_first_token = modes == ["pooling_mode_cls_token"]
         self.modules: list[Callable[[np.ndarray], np.ndarray]] = []  # what follows the pooling: functions
         for kind, path in zip(kinds[2:], [module["path"] for module in modules[2:]], strict=True):

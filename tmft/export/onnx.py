@@ -1,14 +1,9 @@
-"""Export a model as one ONNX graph, convert it to 8 bits, and run it with ONNX Runtime.
+"""Export a model as one ONNX graph, and run it with ONNX Runtime.
 
 The graph takes input_ids and attention_mask, (B, T) int64 with any B and T. It returns last_hidden_state,
 (B, T, D), and sentence_embedding, (B, D), which is the result of pooling and all modules that follow it.
 sentence-transformers uses only last_hidden_state and pools it itself. The packages onnx, onnxscript and
 onnxruntime are imported only when they are needed.
-
-In 8 bits, the matrices of linear maps and the word embeddings are integers, each output of a map with a scale
-of its own. What a map multiplies becomes integers, too, whose scale is determined anew in each batch (dynamic
-quantization). All other operations stay in float32.
-Source: Jacob et al. 2017, arXiv:1712.05877.
 
 Letters in this file: N sentences, B sentences in a batch, T tokens, D dimensions of an embedding.
 """
@@ -41,10 +36,6 @@ ONNX_FILE = "onnx/model.onnx"
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # what is needed in addition to the packages of tmft
 # Weights of more bytes are stored in a file next to the graph, since an ONNX file may have at most 2 GiB.
 MAX_FILE_SIZE = 2**31 - 2**24
-# Names of the files, as sentence-transformers gives them. Weights from -127 to 127 are fast on CPUs with VNNI
-# instructions and on ARM; on older CPUs sums of their products overflow, and those from 0 to 255 do not.
-QUANTIZED_FILES = {"int8": "onnx/model_qint8_avx512_vnni.onnx", "uint8": "onnx/model_quint8_avx2.onnx"}
-OPERATORS = ["MatMul", "Gemm", "Gather"]  # linear maps, and the look-up of word embeddings
 BATCH_SIZE = 32  # sentences that are encoded together
 
 
@@ -114,14 +105,11 @@ def suppress_exporter_warnings():
 
 
 def write_onnx(model: SentenceEncoder, folder: Path, dtype: str) -> None:
-    """Write a model into a folder as save_pretrained does, but with a graph for model.safetensors.
-
-    dtype: "float32" or "float16", for onnx/model.onnx, or an entry of QUANTIZED_FILES.
-    """
+    """Write a model into a folder as save_pretrained does, but with a graph for model.safetensors."""
     model.save_pretrained(folder)
     (folder / "model.safetensors").unlink()
     graph = OnnxModel(deepcopy(model).cpu().eval())
-    graph.model.encoder.to(torch.float16 if dtype == "float16" else torch.float32)
+    graph.model.encoder.to(getattr(torch, dtype))
     ids = torch.tensor([model.tokenize(["a"])[0]] * 2).repeat(1, 3)[:, :5]  # an example for tracing, (2, 5)
     mask = torch.ones_like(ids)
     mask[1, 3:] = 0
@@ -140,26 +128,6 @@ def write_onnx(model: SentenceEncoder, folder: Path, dtype: str) -> None:
             verbose=False,
             external_data=weight_bytes(graph) > MAX_FILE_SIZE,
         )
-    if dtype in QUANTIZED_FILES:
-        quantize_onnx(folder, dtype)
-
-
-def quantize_onnx(folder: Path, dtype: str) -> None:
-    """Replace the float32 graph in a folder by one in 8 bits."""
-    quantization = require_package("onnxruntime.quantization")
-    before, after = folder / ONNX_FILE, folder / QUANTIZED_FILES[dtype]
-    parts = sorted(before.parent.iterdir())  # the graph, and its weights if they are in a file of their own
-    with suppress_exporter_warnings():
-        quantization.quantize_dynamic(
-            before,
-            after,
-            op_types_to_quantize=OPERATORS,
-            per_channel=True,
-            weight_type=quantization.QuantType.QInt8 if dtype == "int8" else quantization.QuantType.QUInt8,
-            use_external_data_format=sum(path.stat().st_size for path in parts) > MAX_FILE_SIZE,
-        )
-    for path in parts:
-        path.unlink()
 
 
 def open_onnx(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
@@ -176,8 +144,7 @@ def open_onnx(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
     runtime = require_package("onnxruntime")
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors only
-    [path] = folder.glob("onnx/*.onnx")
-    session = runtime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
+    session = runtime.InferenceSession(str(folder / ONNX_FILE), options, ["CPUExecutionProvider"])
 
     def encode(sentences: Sequence[str]) -> np.ndarray:
         token_ids = prompt([*sentences], max_length)[0]

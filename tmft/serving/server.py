@@ -89,7 +89,7 @@ class EmbeddingAPI(litserve.LitAPI):
 class NullFormatRequest(EmbeddingRequest):
     """A request in which encoding_format may be null, which stands for its default."""
 
-    encoding_format: Literal["float", "base64"] | None = "float"  # type: ignore[assignment]  # wider
+    encoding_format: Literal["float", "base64"] | None = "float"
 
 
 class EmbeddingSpec(OpenAIEmbeddingSpec):
