@@ -134,23 +134,3 @@ def test_all_components_together_are_the_vectors_and_the_first_explains_most():
     torch.testing.assert_close(mean + coordinates @ basis.T, vectors.double())
     variance = (coordinates.square() * weights[:, None]).sum(0)
     assert (variance[:-1] >= variance[1:]).all()
-
-
-def test_an_export_whose_embeddings_become_equal_is_refused(tmp_path, monkeypatch, capsys):
-    """Its score would be undefined, which is not a result."""
-
-    def flatten(model, lines, size):
-        narrow = factorize_embeddings(model, lines, size)
-        with torch.no_grad():
-            narrow.encoder.embeddings.norm.weight.zero_()
-            narrow.encoder.embeddings.norm.bias.zero_()
-        return narrow
-
-    monkeypatch.setattr(export_command, "factorize_embeddings", flatten)
-    (tmp_path / "lines.txt").write_text("a man plays the guitar\n")
-    options = ["--prune-vocabulary", str(tmp_path / "lines.txt"), "--embedding-size", "8"]
-    with pytest.raises(
-        InputError, match="the text is too short, all embeddings become equal and spearman is"
-    ):
-        export_command.main([str(ROOT / "data/tiny"), str(tmp_path / "new"), *options])
-    assert not (tmp_path / "new").exists() and "nan" not in capsys.readouterr().out
