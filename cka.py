@@ -37,8 +37,8 @@ from tmft.evaluation.compare_layers import (
     match_layers,
 )
 from tmft.io.atomic import check_writable, write_file
+from tmft.io.files import DATA_FOLDER, IS_INSTALLED
 from tmft.io.formatting import text_bar, text_table, to_json
-from tmft.io.paths import DATA_FOLDER, IS_INSTALLED
 from tmft.io.text import read_sentences
 from tmft.reports import plots
 from tmft.reports.drawing import check_figure

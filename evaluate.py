@@ -54,8 +54,8 @@ from tmft.evaluation.compare_models import (
 from tmft.evaluation.cs224n_submission import write_predictions
 from tmft.evaluation.evaluators import Evaluation, score_tasks
 from tmft.io.atomic import check_output_folder, check_writable, write_file
+from tmft.io.files import DATA_FOLDER
 from tmft.io.formatting import percent, to_json
-from tmft.io.paths import DATA_FOLDER
 from tmft.models.families import parameter_counts
 from tmft.reports.score_tables import difference_table, format_results, format_speed
 from tmft.runs.predictor import FineTunedRun

@@ -43,7 +43,7 @@ from tmft.cli.parser import CommandLineParser, default_command, run_command
 from tmft.cli.train_options import add_train_options, check_train_options, expand_config, objective_args
 from tmft.datasets.task_lookup import get_task, read_all_splits
 from tmft.io.distributed import Processes, init_distributed
-from tmft.io.paths import PACKAGE_DATA
+from tmft.io.files import PACKAGE_DATA
 from tmft.pretraining.pretraining_loop import PretrainingRecipe
 from tmft.runs.layer_search import search_rounds
 from tmft.runs.pretrain import PRETRAINING_TASKS, do_pretraining_runs

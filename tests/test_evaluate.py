@@ -235,7 +235,7 @@ def test_two_models_have_a_mean_and_no_interval_where_scores_are_not_of_single_e
         (["--layer", "all"], "--layer all with two models: give the number of a layer, or name one model"),
         (["--save", "new"], "--save with two models: remove --save, or name one model"),
         (["--isotropy"], "--isotropy with two models: remove --isotropy, or name one model"),
-        (["--json", "MODEL/config.json"], "which the command reads; name another one"),
+        (["--json", "MODEL/config.json"], "tiny, name another place"),
     ],
 )
 def test_what_two_models_cannot_have_is_refused_before_they_are_loaded(

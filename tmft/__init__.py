@@ -67,7 +67,7 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(f"tmft.{MODULES[name]}"), name)
     except ModuleNotFoundError:
-        from tmft.io.paths import missing_packages
+        from tmft.io.files import missing_packages
 
         if missing := missing_packages(name):
             raise ImportError(missing) from None

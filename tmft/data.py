@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from tmft.errors import InputError
-from tmft.io.files import DIGEST_LENGTH, is_file, is_utf8_string, matching_paths
-from tmft.io.paths import DATA_FOLDER, PACKAGE_DATA
+from tmft.io.files import DATA_FOLDER, DIGEST_LENGTH, PACKAGE_DATA, is_file, is_utf8_string, matching_paths
 from tmft.io.tables import shortest_number
 from tmft.io.text import has_visible_text, join_lines, parse_number, read_table
 from tmft.tasks import BINARY, BOOLEANS, CLASSES_FROM_FILE, PAIR_COLUMNS, Task

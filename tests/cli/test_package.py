@@ -9,7 +9,7 @@ import tomllib
 import pytest
 from conftest import ROOT
 
-from tmft.io.paths import TORCH_PACKAGES
+from tmft.io.files import TORCH_PACKAGES
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PACKAGES = PROJECT["tool"]["setuptools"]["packages"]

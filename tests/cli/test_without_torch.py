@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT, assert_same_embeddings
 
 from tmft import SentenceEncoder
-from tmft.io.paths import TORCH_PACKAGES, missing_packages
+from tmft.io.files import TORCH_PACKAGES, missing_packages
 
 TEXT = "A man plays the guitar."
 NEEDS = "needs torch, safetensors, scipy: pip install -r requirements.txt"
@@ -83,6 +83,6 @@ def test_only_what_is_absent_is_named():
 
 def test_outside_a_clone_the_packages_themselves_are_to_be_installed(monkeypatch):
     """Not tmft, whose name somebody else could take on a package index."""
-    monkeypatch.setattr("tmft.io.paths.IS_INSTALLED", True)
-    monkeypatch.setattr("tmft.io.paths.find_spec", lambda name: None if name != "scipy" else sys)
+    monkeypatch.setattr("tmft.io.files.IS_INSTALLED", True)
+    monkeypatch.setattr("tmft.io.files.find_spec", lambda name: None if name != "scipy" else sys)
     assert missing_packages("x") == "x needs torch, safetensors: pip install torch safetensors"

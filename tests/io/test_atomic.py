@@ -4,10 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
+import pytest
 from conftest import ROOT
 
-from tmft.io.atomic import temporary_sibling, write_file
+from tmft.errors import InputError
+from tmft.io.atomic import replacing_files, temporary_sibling, write_file
 
 KILLED = """
 import sys, time
@@ -42,7 +45,42 @@ def test_temporary_folders_of_other_machines_and_other_files_are_kept(tmp_path):
     host = os.uname().nodename
     for name in (".writing-elsewhere-1-abc", ".writing-abc", f".writing-{host}-x-1", f".writing-{host}-1-x"):
         (tmp_path / name).mkdir()
-    (tmp_path / f".writing-{host}-{10**30}-x").mkdir()  # no process has this number: it is removed
+    (tmp_path / f".writing-{host}-{2**22 + 1}-x").mkdir()  # no process has this number: it is removed
     with temporary_sibling(tmp_path) as folder:
         assert len(list(tmp_path.iterdir())) == 5 and str(os.getpid()) in folder
     assert len(list(tmp_path.iterdir())) == 4
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_files_replace_others_together_or_not_at_all(is_there, tmp_path):
+    """What a link in the folder leads to is kept; stale files go, and others stay."""
+    folder, mine = tmp_path / "model", tmp_path / "mine"
+    mine.write_text("mine")
+    if is_there:
+        folder.mkdir()
+        for name in ("config.json", "stale", "other"):
+            (folder / name).write_text("old")
+    for error in (ZeroDivisionError, None):
+        with suppress(ZeroDivisionError), replacing_files(folder, ["stale"]) as new:
+            for name in ("config.json", "1_Dense/config.json"):
+                (new / name).parent.mkdir(exist_ok=True)
+                (new / name).write_text("new")
+            if error:
+                raise error
+        files = {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*.*")}
+        assert files == (
+            {"config.json": "old"}
+            if error and is_there
+            else {}
+            if error
+            else {"config.json": "new", "1_Dense/config.json": "new"}
+        )
+    assert (folder / "other").exists() == is_there and not (folder / "stale").exists()
+    (folder / "config.json").unlink()
+    (folder / "config.json").symlink_to(mine)
+    with (
+        pytest.raises(InputError, match="config.json: it is a folder, link, pipe"),
+        replacing_files(folder) as new,
+    ):
+        (new / "config.json").write_text("newer")
+    assert mine.read_text() == "mine" and (folder / "config.json").is_symlink()

@@ -295,7 +295,7 @@ MISTAKES = [
     ("- --out x.npy --column text", "--column 'text': - is no table by its name"),
     ("table.parquet --out x.npy --column text", "table.parquet: Parquet needs the package pyarrow, "),
     ("lines.txt --out x.csv", "--out x.csv: embeddings are written as .npy: end the name so"),
-    ("table.csv --out table.csv --column text", "cannot write table.csv: the command reads this file"),
+    ("table.csv --out table.csv --column text", "cannot write table.csv: the command reads table.csv"),
     ("broken.csv --out x.npy --column text", "3 fields instead of 2 (broken.csv, line 9): put quotes"),
 ]
 # fmt: on

@@ -18,6 +18,7 @@ from tmft.encoder import EncoderConfig
 from tmft.errors import InputError, did_you_mean, short_repr
 from tmft.io.atomic import WRITING
 from tmft.io.files import (
+    PACKAGE_DATA,
     UnsupportedError,
     check_symlink,
     file_digest,
@@ -27,7 +28,6 @@ from tmft.io.files import (
     read_json,
     reading,
 )
-from tmft.io.paths import PACKAGE_DATA
 from tmft.models.families import config_from_dict
 
 ST_CONFIG_FILES = (

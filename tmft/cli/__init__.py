@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from tmft.io.paths import missing_packages
+from tmft.io.files import missing_packages
 
 COMMAND = Path(sys.argv[0] if sys.argv else "").name
 is_script = COMMAND in ("train.py", "evaluate.py", "cka.py", "get_data.py")

@@ -13,7 +13,7 @@ from tmft import __doc__ as tmft_docstring
 from tmft import __version__
 from tmft.cli.parser import run_command
 from tmft.errors import InputError, did_you_mean, short_repr
-from tmft.io.paths import PACKAGE_DATA, missing_packages
+from tmft.io.files import PACKAGE_DATA, missing_packages
 
 SCRIPTS = ("train", "evaluate", "cka")  # in the root of a checkout; in an installation in tmft.commands
 COMMANDS = (*SCRIPTS, *"encode predict serve export student report tables data".split())

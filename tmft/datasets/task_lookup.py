@@ -15,8 +15,7 @@ from tmft.data import DATA_FOLDER, SPLITS, Examples
 from tmft.datasets.download import download_dataset
 from tmft.datasets.releases import RELEASES
 from tmft.errors import InputError, check_choice, did_you_mean
-from tmft.io.files import is_file, is_folder, matching_paths
-from tmft.io.paths import PACKAGE_DATA
+from tmft.io.files import PACKAGE_DATA, is_file, is_folder, matching_paths
 from tmft.loss import Objective
 from tmft.losses.objectives import OBJECTIVES
 from tmft.metrics import METRICS, expected_prediction, is_computed_on_text

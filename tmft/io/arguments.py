@@ -1,7 +1,6 @@
 """Check the types of arguments and of fields of dataclasses by their annotations, before any work begins."""
 
 import math
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, fields
 from numbers import Integral, Real
@@ -37,10 +36,7 @@ def fits_annotation(value: object, annotation: Any) -> bool:
     if kind in (Union, UnionType):
         return any(fits_annotation(value, part) for part in parts)
     if kind in (int, float):
-        is_number = isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
-        return is_number and not (
-            kind is float and isinstance(value, int) and abs(value) > sys.float_info.max
-        )
+        return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
     if kind in (tuple, Sequence):
         if not isinstance(value, Sequence) or isinstance(value, str):
             return False

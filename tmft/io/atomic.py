@@ -8,26 +8,18 @@ import socket
 import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from fnmatch import fnmatch
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
 
 from tmft.errors import InputError, describe_error
-from tmft.io.files import matching_paths
 
 try:
     import fcntl
 except ImportError:  # Windows: no locks, no folders that can be opened, and no question about a process
     fcntl = None  # type: ignore[assignment]  # there is no type for a module or None
 
-# Names of files that belong to a model, a run or a data set.
-INPUT_NAMES = (
-    *("*.safetensors", "*.bin", "*.pt", "*.model", "*.npz", "*.md", "*.tsv", "*.csv", "*.txt"),
-    *("result.json", "tmft.json", "modules.json", "vocab.json"),
-    *("*config*.json", "*token*.json", "*_map.json", "*.index.json"),
-)
 # Files of a model folder without which no library opens it.
 WRITTEN_LAST = ("modules.json", "config.json")
 WRITING = ".writing-"  # what the names of temporary folders begin with
@@ -178,55 +170,36 @@ def is_alive(process_id: int) -> bool:
 
     Windows has no signal that only asks: there os.kill(process_id, 0) sends Ctrl-C.
     """
-    if fcntl is None:
-        return True
-    try:
-        os.kill(process_id, 0)  # signal 0 is not delivered; the call only checks
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:  # the process exists and belongs to another user
-        pass
+    if fcntl is not None:
+        try:
+            os.kill(process_id, 0)  # signal 0 is not delivered; the call only checks
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # the process exists and belongs to another user
+            pass
     return True
 
 
 def check_regular(path: Path) -> None:
     """Raise InputError if something else than a regular file is at a path that is to be written.
 
-    To write there would replace a device or a pipe by a file. A symbolic link is refused, whatever it points
-    to: whoever made it, in a folder that several users can write to, would choose the file that is replaced,
-    and if the link itself were replaced, its owner would lose it. Folders may be symbolic links.
+    To write there would replace a device, a pipe or a link by a file. Folders may be symbolic links.
     """
-    try:
-        mode = path.lstat().st_mode
-    except OSError:  # it does not exist, or cannot be reached, which is reported when it is written
-        return
-    if not stat.S_ISREG(mode):
-        kind, remedy = "a pipe or a device", "name a file"
-        if stat.S_ISLNK(mode):
-            kind, remedy = "a symbolic link", "name the file that it points to"
-        elif stat.S_ISDIR(mode):
-            kind = "a folder"
-        raise InputError(f"cannot write {path}: it is {kind}, {remedy}")
+    with suppress(OSError):  # it does not exist, or cannot be reached, which is reported when it is written
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise InputError(f"cannot write {path}: it is a folder, link, pipe or device, name a file")
 
 
 def check_writable(*paths: Path | None, inputs: Iterable[Path | str | None] = ()) -> None:
     """Raise InputError if one of the files `paths` could not be written at the end of the work; skip None.
 
     inputs: files and folders that the work reads. A file that would be replaced must not be one of them, also
-    under another name (a hard link), nor a file of a model, a run or a data set in one of the folders.
+    under another name (a hard link), nor a file in one of the folders.
     """
-    sources = [Path(path) for path in inputs if path is not None]
     for path in filter(None, paths):
         check_regular(path)
         check_place(path, path.absolute().parent)
-        for source in sources if path.exists() else []:
-            if is_same_file(path, source):
-                raise InputError(f"cannot write {path}: the command reads this file, name another one")
-            if any(fnmatch(path.name.lower(), pattern) for pattern in INPUT_NAMES) and any(
-                is_same_file(parent, source) for parent in path.absolute().parents
-            ):
-                problem = f"it is a file of {source}, which the command reads"
-                raise InputError(f"cannot write {path}: {problem}; name another one")
+        check_no_input(path, [path, *path.absolute().parents] if path.exists() else [], inputs)
 
 
 def check_output_folder(
@@ -235,9 +208,8 @@ def check_output_folder(
     """Raise InputError if files could not be written into a folder at the end of the work; None is skipped.
 
     An output has a folder of its own, which need not exist: not the current folder, nor one above it, where
-    its files would be among others of the user. Its entries must be regular files and folders, see
-    check_regular. inputs: files and folders that the work reads; the folder must not be one of them.
-    is_new: whether nothing may be there yet.
+    its files would be among others of the user. inputs: files and folders that the work reads; the folder
+    must not be one of them. is_new: whether nothing may be there yet.
     """
     if folder is None:
         return
@@ -247,12 +219,7 @@ def check_output_folder(
     if is_new and os.path.lexists(folder):  # also a symbolic link that leads nowhere
         raise InputError(f"{folder} exists already: name a new folder")
     check_place(folder, folder.absolute())
-    for source in inputs:
-        if source is not None and is_same_file(folder, Path(source)):
-            raise InputError(f"cannot write {folder}: the command reads this folder, name another one")
-    for entry in matching_paths(folder, "*"):
-        if not entry.is_dir():
-            check_regular(entry)
+    check_no_input(folder, [folder], inputs)
 
 
 def check_place(path: Path, folder: Path) -> None:
@@ -262,9 +229,10 @@ def check_place(path: Path, folder: Path) -> None:
         raise InputError(f"cannot write {path}: {place} is not a folder that can be written")
 
 
-def is_same_file(a: Path, b: Path) -> bool:
-    """Return whether a and b name the same existing file or folder: the same inode, or link to it."""
-    try:
-        return a.samefile(b)
-    except (OSError, ValueError):  # one of them does not exist, or is no path, such as a hub id
-        return False
+def check_no_input(path: Path, places: Iterable[Path], inputs: Iterable[Path | str | None]) -> None:
+    """Raise InputError if one of some places, the path or folders that it is in, is one of the inputs."""
+    for source in inputs:
+        for place in places:
+            with suppress(OSError, ValueError):  # one does not exist, or is no path, such as a hub id
+                if source is not None and place.samefile(source):
+                    raise InputError(f"cannot write {path}: the command reads {source}, name another place")

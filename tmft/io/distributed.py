@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from tmft.errors import InputError, describe_error
+from tmft.errors import InputError
 
 T = TypeVar("T")
 PROCESS_GROUP_TIMEOUT = timedelta(days=30)  # a process that has finished its runs waits for the slowest one
@@ -106,12 +106,8 @@ class Processes:
             return
         temporary: AbstractContextManager = nullcontext()
         if self.rank == 0:
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                temporary = tempfile.NamedTemporaryFile(dir=folder, prefix=".shared-")
-            except OSError as error:
-                problem = f"cannot write {folder} ({describe_error(error)}): check space and permissions"
-                raise InputError(problem) from None
+            folder.mkdir(parents=True, exist_ok=True)
+            temporary = tempfile.NamedTemporaryFile(dir=folder, prefix=".shared-")
         with temporary as file:
             name = self.broadcast_object("" if file is None else Path(file.name).name)
             is_seen = self.all_gather_object((folder / name).exists())

@@ -1,7 +1,7 @@
 """Read files of unknown origin: what is at a path, JSON, digests, and the boundary for damaged files.
 
-Path.is_file raises PermissionError for a folder that may not be entered, or says False (from Python 3.14 on),
-and both would lead to a wrong message: the file may well be there. Here it is an InputError.
+Path.is_file says False (from Python 3.14 on) for a file in a folder that may not be entered, where it may
+well be. Here it is a PermissionError, which a command shows as one line.
 """
 
 import hashlib
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -26,6 +27,26 @@ TYPE_NAMES: dict[type[Any], str] = {
 }
 MAX_NAME_LENGTH = 200
 DIGEST_LENGTH = 32  # hexadecimal digits
+
+PACKAGE_FOLDER = Path(__file__).resolve().parent.parent  # tmft/
+CHECKOUT_DATA = PACKAGE_FOLDER.parent / "data"
+IS_INSTALLED = not (CHECKOUT_DATA / "twins").is_dir()
+# Folder of the data that come with the package: the sample, the twins, the scores of the paper's authors.
+PACKAGE_DATA = PACKAGE_FOLDER / "shipped" if IS_INSTALLED else CHECKOUT_DATA
+# Folder of the data that `tmft data` downloads: data/ of the checkout, or data/ in the current folder if the
+# package is installed.
+DATA_FOLDER = Path("data").absolute() if IS_INSTALLED else CHECKOUT_DATA
+# The extra `torch` in pyproject.toml, but for huggingface-hub, which comes with tokenizers. With numpy and
+# tokenizers alone, tmft has only `tmft encode TEXT`.
+TORCH_PACKAGES = ("torch", "safetensors", "scipy")
+
+
+def missing_packages(user: str) -> str:
+    """Return that `user` needs those of TORCH_PACKAGES that are not installed; "" if none is missing."""
+    missing = [name for name in TORCH_PACKAGES if find_spec(name) is None]
+    # not tmft[torch]: tmft is on no package index, where others could take the name
+    packages = " ".join(missing) if IS_INSTALLED else "-r requirements.txt"
+    return f"{user} needs {', '.join(missing)}: pip install {packages}" if missing else ""
 
 
 class UnsupportedError(ValueError):
@@ -112,21 +133,16 @@ def check_symlink(path: Path, folder: Path) -> None:
 def file_state(path: Path) -> os.stat_result | None:
     """Return the state of a file or folder, of what a link leads to; None if there is none.
 
-    Raises InputError if a folder on the way may not be entered, a name is too long, or links form a circle.
+    Raises OSError if a folder on the way may not be entered, a name is too long, or links form a circle.
     """
     try:
         return os.stat(path)
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: the path has a zero byte
         return None
-    except OSError as error:
-        raise InputError(
-            f"{str(path)[-200:]} cannot be opened ({error.strerror}): check the path, and the permissions of "
-            "its folders"
-        ) from None
 
 
 def is_file(path: Path) -> bool:
-    """Return whether a path is a regular file. Raises InputError as file_state does."""
+    """Return whether a path is a regular file. Raises OSError as file_state does."""
     state = file_state(path)
     return state is not None and stat.S_ISREG(state.st_mode)
 
@@ -138,7 +154,7 @@ def check_regular_file(path: Path) -> None:
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether a path is a folder. Raises InputError as file_state does."""
+    """Return whether a path is a folder. Raises OSError as file_state does."""
     state = file_state(path)
     return state is not None and stat.S_ISDIR(state.st_mode)
 
@@ -146,15 +162,10 @@ def is_folder(path: Path) -> bool:
 def matching_paths(folder: Path, pattern: str) -> list[Path]:
     """Return the paths of the entries of a folder whose names match a pattern such as *.tsv, sorted.
 
-    There are none if there is no such folder. Raises InputError if the folder may not be read: Path.glob says
+    There are none if there is no such folder. Raises OSError if the folder may not be read: Path.glob says
     then that nothing is in it.
     """
-    if not is_folder(folder):
-        return []
-    try:
-        names = os.listdir(folder)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be read ({error.strerror}): check its permissions") from None
+    names = os.listdir(folder) if is_folder(folder) else []
     return sorted(folder / name for name in names if fnmatchcase(name, pattern))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tmft.io.paths import PACKAGE_DATA
+from tmft.io.files import PACKAGE_DATA
 from tmft.metrics import pearson
 from tmft.reports.drawing import draw_line, figure, heat_map, name_ticks
 from tmft.reports.page import MISSING, Page

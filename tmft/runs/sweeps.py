@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from tmft.errors import sanitize, short_repr
-from tmft.io.files import is_file
+from tmft.io.files import PACKAGE_DATA, is_file
 from tmft.io.formatting import MAX_NAME_LENGTH, mean_and_std, text_bar, text_table
-from tmft.io.paths import PACKAGE_DATA
 from tmft.metrics import is_computed_on_text
 from tmft.runs.result_json import RESULT_FILE, find_score, list_score_names, read_result
 

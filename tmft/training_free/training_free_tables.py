@@ -27,8 +27,7 @@ from tmft.evaluation.clustering import evaluate_clustering
 from tmft.evaluation.evaluators import EVALUATORS, Evaluation
 from tmft.evaluation.isotropy import alignment, uniformity
 from tmft.io.arguments import check_fields
-from tmft.io.files import reading
-from tmft.io.paths import PACKAGE_DATA
+from tmft.io.files import PACKAGE_DATA, reading
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import GROUPS, TASKS
 from tmft.training_free.postprocessing import check_postprocessing
