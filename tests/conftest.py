@@ -281,10 +281,10 @@ def training_task(task: Task, objective: torch.nn.Module, train: Examples, dev: 
     return TrainingTask(task, objective, {"train": train, "dev": dev})
 
 
-def fit_with_options(model, tasks, recipe, seed=0, processes=None, checkpoint=None):
+def fit_with_options(model, tasks, recipe, seed=0, checkpoint=None):
     """`fit` with a recipe that has all options; tasks: one TrainingTask, or several by name."""
     tasks = tasks if isinstance(tasks, dict) else {"": tasks}
-    task, embed, callbacks = assemble_training(model, tasks, recipe, seed, processes, checkpoint)
+    task, embed, callbacks = assemble_training(model, tasks, recipe, seed, checkpoint)
     return fit(model, task, recipe, seed, embed, callbacks)
 
 

@@ -131,7 +131,7 @@ def test_what_train_commands_ask_for_exists(page, words, add):
     check_token_weights(args.token_weights)
     shape = {"vocab_size": 9, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
     config = config_from_dict(shape | {"num_hidden_layers": 24})
-    assert args.layer == "auto" or parse_layers(args.layer, config)
+    assert parse_layers(args.layer, config)
 
 
 def test_what_evaluate_and_cka_commands_ask_for_exists(add):

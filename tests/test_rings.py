@@ -31,7 +31,7 @@ RINGS = (
     "losses training pretraining",  # plug into the loop
     "serving datasets evaluation training_free students export",  # what one does with a model
     "runs reports",  # experiments
-    "interface cli",  # in Python and on the command line
+    "cli",  # the command line
 )
 ORDER = [package for ring in RINGS for package in ring.split()]
 

@@ -2,19 +2,18 @@
 
 import json
 import math
-import os
 import re
 import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import DEBERTA, PAIRS, ROOT, SENTENCES, embed_columns, tiny_model
-from processes import run_forked
+from conftest import DEBERTA, PAIRS, SENTENCES, embed_columns, tiny_model
 
 import train
 from tmft import InputError, SentenceEncoder, fine_tune, training_task
 from tmft.data import DATA_FOLDER
+from tmft.io.atomic import folder_lock
 from tmft.loss import CosineMSE
 from tmft.metrics import cosines, spearman
 from tmft.runs.run_config import FineTuningRecipe
@@ -276,22 +275,13 @@ def test_a_run_that_diverges_later_keeps_its_best_model(arguments, tmp_path, mon
     assert np.isfinite(SentenceEncoder.from_pretrained(folder).encode(SENTENCES)).all()
 
 
-def test_sweeps_that_are_started_together_share_the_runs_and_end_well(arguments, tmp_path):
-    """Each run is done once, by one of them."""
-    script = tmp_path / "sweep.py"
-    script.write_text(
-        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "import train, tmft.runs.sweep_plan\n"
-        "tmft.runs.sweep_plan.WAITING_INTERVAL = 0.05\n"
-        "train.main(sys.argv[1:])\n",
-        encoding="utf-8",
-    )
-    words = [script, *arguments, "--layer", "0-1"]
-    both = run_forked(words, [dict(os.environ)] * 2)
-    assert both.returncode == 0, both.stderr
-    for layer in (0, 1):
-        assert both.stdout.count(f"r-layer{layer}-seed0: 3 training examples") == 1
-    assert both.stdout.count("layer  seeds") == 2  # each reports
+def test_a_run_that_another_process_does_is_named_and_left_to_it(arguments, tmp_path, capsys):
+    busy = tmp_path / "runs/r-layer0-seed0"
+    busy.mkdir(parents=True)
+    with folder_lock(busy), pytest.raises(InputError, match=r"1 of 2 runs failed \(r-layer0-seed0\)"):
+        train.main([*arguments, "--layer", "0-1"])
+    assert f"{busy}: failed: another process is working in {busy}" in capsys.readouterr().out
+    assert not list(busy.iterdir()) and (tmp_path / "runs/r-layer1-seed0/result.json").is_file()
 
 
 def test_of_undefined_scores_the_last_epoch_is_kept_and_said_and_no_layer_is_best(

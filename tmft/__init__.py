@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from tmft.data import Examples as Examples
     from tmft.embedding.token_weights import TOKEN_WEIGHTS as TOKEN_WEIGHTS
     from tmft.errors import InputError as InputError
-    from tmft.interface.fine_tuning import FineTuningResult as FineTuningResult
-    from tmft.interface.fine_tuning import fine_tune as fine_tune
     from tmft.loop import Recipe as Recipe
     from tmft.loop import fit as fit
     from tmft.losses.objectives import OBJECTIVES as OBJECTIVES
     from tmft.metrics import METRICS as METRICS
     from tmft.models.families import FAMILIES as FAMILIES
     from tmft.pooling import POOLINGS as POOLINGS
+    from tmft.runs.fine_tuning import FineTuningResult as FineTuningResult
+    from tmft.runs.fine_tuning import fine_tune as fine_tune
     from tmft.runs.predictor import Predictor as Predictor
     from tmft.sentence_encoder import SentenceEncoder as SentenceEncoder
     from tmft.students.distill import distill as distill
@@ -36,8 +36,8 @@ MODULES = {
     "SentenceEncoder": "sentence_encoder",
     "InputError": "errors",
     # fine-tuning
-    "fine_tune": "interface.fine_tuning",
-    "FineTuningResult": "interface.fine_tuning",
+    "fine_tune": "runs.fine_tuning",
+    "FineTuningResult": "runs.fine_tuning",
     "Recipe": "loop",
     "fit": "loop",
     "TrainingTask": "training_task",

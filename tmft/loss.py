@@ -34,8 +34,6 @@ class Objective(nn.Module):
     config_class: the dataclass of the objective's hyperparameters, each an option of train.py; `config` is
         made of it with the task's objective_args. None if it has none.
     min_batch_size: the smallest batch for which the loss is meaningful.
-    needs_whole_batch: whether the loss compares the examples of a batch with each other. If it does, several
-        processes share every batch of a run; otherwise each process trains runs of its own.
     needs_labels: whether its tasks must have labels.
     needs_teacher: whether the labels are the embeddings that another model, a teacher, gives to the texts.
     """
@@ -45,7 +43,6 @@ class Objective(nn.Module):
     config_class: Any = None
     config: Any
     min_batch_size: int = 1
-    needs_whole_batch: bool = False
     needs_labels: bool = True
     needs_teacher: bool = False
 

@@ -307,19 +307,13 @@ class Training:
     def run(self, checkpoint: TrainingCheckpoint | None = None) -> tuple[list[float], dict[str, Tensor]]:
         """Return the loss of each epoch, and the weights."""
         torch.manual_seed(0)
-        model, recipe, processes = (
-            deepcopy(self.model).to(self.device),
-            self.recipe,
-            single_process(self.device),
-        )
+        model, recipe = deepcopy(self.model).to(self.device), self.recipe
         subtasks = {f"{n} {name}": get_task("stsb", objective=name) for n, name in enumerate(self.objectives)}
         task = next(iter(subtasks.values())) if len(subtasks) == 1 else Task("", subtasks=subtasks)
         data = {name: {"train": self.pairs, "dev": self.pairs} for name in task.tasks_by_name}
         tasks = make_training_tasks(task, model.dimensions, data)
         with checkpoint or nullcontext():
-            training_task, embed, callbacks = assemble_training(
-                model, tasks, recipe, 0, processes, checkpoint
-            )
+            training_task, embed, callbacks = assemble_training(model, tasks, recipe, 0, checkpoint)
             losses = [epoch.loss for epoch in fit(model, training_task, recipe, 0, embed, callbacks)]
         return losses, model.state_dict()
 

@@ -32,7 +32,7 @@ from tmft.runs.run_config import FROM_SCRATCH_DEFAULTS, GENERATOR_SIZE
 # What follows a command that would work, and how the message begins; after ' ... ' what it has later.
 MISTAKES = [
     (["train", "--layer", "14"], "layer 14: this checkpoint has 4 layers, choose 0 (embeddings only) to 4"),
-    (["train", "--layer", "two"], "--layer two: write 9, 0-12, 3,6,9, all or auto"),
+    (["train", "--layer", "two"], "--layer two: write 9, 0-12, 3,6,9 or all"),
     (["train", "--layer", "3-1"], "--layer 3-1: the first number must be the smaller one"),
     (["train", "--layer", "0-99999999999"], "--layer 0-99999999999: write 9"),
     (["train", "--seed", str(2**64)], f"--seed {2**64}: choose 0 to {2**63 - 1}"),

@@ -14,8 +14,8 @@ import tmft.students.distill
 from tmft import InputError, Recipe, SentenceEncoder, distill, fine_tune
 from tmft.callbacks import Callback
 from tmft.checkpoints.model_folder import ModelFolder
-from tmft.interface.fine_tuning import NAMED_SETTINGS
 from tmft.losses.objectives import OBJECTIVES
+from tmft.runs.fine_tuning import NAMED_SETTINGS
 from tmft.runs.run_config import FineTuningConfig, FineTuningRecipe
 
 ROWS = [(a, b, float(score)) for a, b, score in (line.split("\t") for line in PAIRS)]
@@ -38,7 +38,22 @@ REFUSED_BY_FINE_TUNE = {
     ],
     "objective": [*NO_TEXT, None, "cosine", "distillation"],
     "metric": [*NO_TEXT, "rho"],
-    "layer": [True, 1.5, -1, 10**10, "", "x", "1,", "3-1", [], [1, -1], [1, 1.0], [[1]], np.array([0.5])],
+    "layer": [
+        True,
+        1.5,
+        -1,
+        10**10,
+        "",
+        "x",
+        "auto",
+        "1,",
+        "3-1",
+        [],
+        [1, -1],
+        [1, 1.0],
+        [[1]],
+        np.array([0.5]),
+    ],
     "seeds": [*NO_SEED, 0, 10**9, [], *([seed] for seed in NO_SEED), [0, 0], np.array([1, 1]), {0}],
     "callbacks": [None, 5, Callback(), [5], [Callback], "x"],
     "output_dir": [5, True, b"runs", ""],
@@ -126,7 +141,7 @@ def no_work(monkeypatch):
     monkeypatch.setattr(SentenceEncoder, "from_pretrained", begin)
     monkeypatch.setattr(SentenceEncoder, "save_pretrained", begin)
     monkeypatch.setattr(SentenceEncoder, "encode", begin)
-    monkeypatch.setattr(tmft.interface.fine_tuning, "collect_examples", begin)
+    monkeypatch.setattr(tmft.runs.fine_tuning, "collect_examples", begin)
     monkeypatch.setattr(tmft.students.distill, "deepcopy", begin)
     monkeypatch.setattr(tmft.students.distill, "read_all_splits", begin)
 

@@ -80,7 +80,8 @@ def test_at_the_end_no_thread_of_the_process_group_is_left(tmp_path):
         "import torch\n"
         "from tmft.io.distributed import init_distributed\n"
         "processes = init_distributed(torch.device('cpu'))\n"
-        "parameter = torch.nn.Parameter(processes.all_reduce_(torch.ones(2)))\n"
+        "processes.all_reduce_dict({'x': torch.ones(())})\n"
+        "parameter = torch.nn.Parameter(torch.ones(2))\n"
         "torch.optim.AdamW([parameter])\n",  # imports torch.distributed.nn
         encoding="utf-8",
     )

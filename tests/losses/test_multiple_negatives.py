@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from conftest import SENTENCES
-from processes import run_together
 from torch import nn
 
 import evaluate
@@ -160,41 +159,6 @@ def test_a_run_lowers_its_loss_is_evaluated_on_pairs_with_scores_and_saves_its_p
         InputError, match="projection 12: .* has Dense and Normalize to 10 dimensions already"
     ):
         train.main([*again[:-1], "third", "--init-from", str(folder), "--projection", "12"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "batch", [6, 4]
-)  # of 6 examples; the last batch of 4 has fewer than there are processes
-def test_processes_share_the_negatives_of_a_batch(batch, triplets, tiny_folder):
-    """Three processes have the losses and scores of one, dropout included; the first one alone writes."""
-    where = f"--data-root {triplets} --device cpu --precision fp32 --run-name x".split()
-    recipe = f"--epochs 3 --batch-size {batch} --mini-batch-size 1 --lr 1e-3 --num-seeds 2".split()
-    common = ["--ckpt", str(tiny_folder), "--task", "nli", *where, *recipe]
-    common += ["--temperature", "0.2", "--projection", "10"]
-    train.main([*common, "--output-dir", str(triplets / "one")])
-    done = run_together(3, *common, "--output-dir", triplets / "three")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("epoch  3/3") == 2
-    assert sorted(path.name for path in (triplets / "three").iterdir()) == [
-        "x-layer4-seed0",
-        "x-layer4-seed1",
-    ]
-    for seed in (0, 1):
-        one, three = (
-            json.loads((triplets / runs / f"x-layer4-seed{seed}/result.json").read_text())
-            for runs in ("one", "three")
-        )
-        for a, b in zip(one["epochs"], three["epochs"], strict=True):
-            assert a["loss"] == pytest.approx(b["loss"], abs=1e-5)
-        models = [
-            SentenceEncoder.from_pretrained(triplets / runs / f"x-layer4-seed{seed}")
-            for runs in ("one", "three")
-        ]
-        a, b = (model.encode(SENTENCES) for model in models)
-        np.testing.assert_allclose(a, b, atol=1e-4)
-    again = run_together(3, *common, "--output-dir", triplets / "three")
-    assert again.returncode == 0 and again.stdout.count("already finished, kept") == 2, again.stderr
 
 
 @pytest.mark.parametrize(

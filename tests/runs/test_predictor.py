@@ -13,7 +13,7 @@ from test_result_json import replaced
 import evaluate
 from tmft import InputError, Predictor, SentenceEncoder, fine_tune
 from tmft.cli import predict_command as predict
-from tmft.interface.fine_tuning import FineTuningResult
+from tmft.runs.fine_tuning import FineTuningResult
 from tmft.runs.predictions import read_predictions
 
 ANIMALS = ["a dog", "the cat", "two dogs", "a cat eats", "the dog sleeps"]

@@ -14,6 +14,7 @@ import tmft.runs.train_run
 import train
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.data import Examples
+from tmft.datasets.task_lookup import subsample_train
 from tmft.errors import InputError
 from tmft.io.files import file_digest
 from tmft.runs.run_folder import data_digests
@@ -196,3 +197,18 @@ def test_the_digest_of_a_file_is_the_beginning_of_its_sha256(tmp_path):
     content = bytes(range(256)) * 2**12  # several blocks
     (tmp_path / "file").write_bytes(content)
     assert file_digest(tmp_path / "file") == hashlib.sha256(content).hexdigest()[:32]
+
+
+def test_a_train_fraction_is_drawn_by_the_seed_from_train_alone():
+    train_set = Examples(([f"a{n}" for n in range(40)], [f"b{n}" for n in range(40)]), list(range(40)))
+    vectors = Examples(([f"a{n}" for n in range(40)],), torch.arange(80).view(40, 2))
+    data = {"x": {"train": train_set, "dev": train_set}, "y": {"train": vectors, "dev": vectors}}
+    part = subsample_train(data, 0.25, 0)
+    assert len(part["x"]["train"]) == 10 and part["x"]["dev"] is train_set
+    for a, b, label in zip(*part["x"]["train"].texts, part["x"]["train"].labels, strict=True):
+        assert (a, b) == (f"a{label}", f"b{label}")
+    for a, label in zip(*part["y"]["train"].texts, part["y"]["train"].labels, strict=True):
+        assert label.tolist() == [2 * int(a[1:]), 2 * int(a[1:]) + 1]
+    assert subsample_train(data, 0.25, 0)["x"]["train"].labels == part["x"]["train"].labels
+    assert subsample_train(data, 0.25, 1)["x"]["train"].labels != part["x"]["train"].labels
+    assert subsample_train(data, 1.0, 0) is data and len(subsample_train(data, 1e-6, 0)["x"]["train"]) == 2

@@ -1,7 +1,6 @@
 """Distillation: the loss against its formula, the data of the student, and runs of the command."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,6 @@ import scipy.linalg
 import torch
 import torch.nn.functional as F
 from conftest import ROOT, tiny_model
-from processes import run_together
 
 import evaluate
 import tmft.students.distillation_data as distillation_data
@@ -238,26 +236,6 @@ def test_damaged_pairs_with_scores_are_an_error(line, teacher, place):
     (place / "root/stsb/dev.tsv").write_text("sentence1\tsentence2\tscore\na man\tthe man\tmuch\n")
     with pytest.raises(InputError, match="score 'much' is not a number"):
         train.main([*line, *teacher])
-
-
-@pytest.mark.slow
-def test_two_processes_have_the_losses_of_one(line, teacher, place):
-    (place / "text.txt").write_text("\n".join(f"a dog plays {n}" for n in range(8)))
-    teacher += ["--precision", "fp32", "--mini-batch-size", "1"]  # each mini-batch has a seed of its own
-    losses = []
-    for count in (1, 2):
-        run = run_together(
-            count, *line, *teacher, "--device", "cpu", "--output-dir", str(place / f"runs{count}")
-        )
-        assert run.returncode == 0, run.stderr
-        result = json.loads((place / f"runs{count}/s-layer2-seed0/result.json").read_text())
-        losses.append([epoch["loss"] for epoch in result["epochs"]])
-    np.testing.assert_allclose(*losses, rtol=1e-5)
-    for about in (ROOT / "data/taught").glob("teacher-*/about.json"):
-        if str(place) in about.read_text():
-            shutil.rmtree(about.parent)
-    if not any((ROOT / "data/taught").iterdir()):
-        (ROOT / "data/taught").rmdir()
 
 
 KEEP = ["--teacher", "{t}", "--text", "{x}", "--keep-layers"]

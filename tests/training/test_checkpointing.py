@@ -22,7 +22,7 @@ from tmft.errors import InputError
 from tmft.io.atomic import folder_lock
 from tmft.runs import train_run
 from tmft.runs.run_config import FineTuningRecipe
-from tmft.runs.run_folder import lock_run_folder
+from tmft.runs.run_folder import open_run_folder
 from tmft.tasks import TASKS
 from tmft.training.checkpointing import FORMAT, TrainingCheckpoint, checksum
 from tmft.training.multitask import make_training_tasks
@@ -47,7 +47,7 @@ def run(checkpoint, recipe, several=False):
     examples = {name: {"train": e, "dev": e} for name, e in data.items()}
     tasks = make_training_tasks(task, model.dimensions, examples)
     with checkpoint:
-        epochs = list(fit_with_options(model, tasks, recipe, 0, ALONE, checkpoint))
+        epochs = list(fit_with_options(model, tasks, recipe, 0, checkpoint))
     timeless = [{key: x for key, x in asdict(epoch).items() if "second" not in key} for epoch in epochs]
     heads = {f"head.{n}": w for one in tasks.values() for n, w in one.objective.state_dict().items()}
     return model.state_dict() | heads, timeless
@@ -294,7 +294,7 @@ with folder_lock(Path({str(tmp_path)!r})):
     )
     assert process.stdout.readline() == "in\n"
     with pytest.raises(InputError, match="another process is working in .*: wait for it, or choose"):
-        with lock_run_folder(tmp_path, {"seed": 0}, ALONE):
+        with open_run_folder(tmp_path, {"seed": 0}, {}, ALONE):
             pass
     process.kill()
     process.communicate()
@@ -304,15 +304,15 @@ with folder_lock(Path({str(tmp_path)!r})):
 
 
 def test_an_unfinished_run_with_other_settings_is_not_continued(tmp_path, capsys):
-    with pytest.raises(KeyboardInterrupt), lock_run_folder(tmp_path, {"lr": 1.0}, ALONE) as checkpoint:
+    with pytest.raises(KeyboardInterrupt), open_run_folder(tmp_path, {"lr": 1.0}, {}, ALONE) as checkpoint:
         checkpoint.load({})
         checkpoint.stop_requested = True
         checkpoint.save(step=1)
     with pytest.raises(InputError, match="an unfinished run with lr 1.0, not 2.0: choose another run_name"):
-        with lock_run_folder(tmp_path, {"lr": 2.0}, ALONE):
+        with open_run_folder(tmp_path, {"lr": 2.0}, {}, ALONE):
             pass
     assert "resuming" not in capsys.readouterr().out
-    with lock_run_folder(tmp_path, {"lr": 1.0}, ALONE) as checkpoint:
+    with open_run_folder(tmp_path, {"lr": 1.0}, {}, ALONE) as checkpoint:
         assert checkpoint.content and "resuming the interrupted run" in capsys.readouterr().out
     assert not (tmp_path / "state.pt").exists()  # the run has ended
 
@@ -339,9 +339,11 @@ def test_a_folder_that_vanishes_after_its_best_epoch_is_not_called_finished(tmp_
 
 @pytest.mark.slow
 def test_two_processes_that_share_a_run_are_stopped_and_go_on(tmp_path, monkeypatch):
-    """In-batch negatives, so that each step is shared; the second start has what the first one left."""
+    """Pre-training, in which each step is shared; the second start has what the first one left."""
     monkeypatch.chdir(ROOT)
-    words = [*SAMPLE, "--objective", "multiple_negatives_ranking", "--batch-size", "64", "--seed", "1"]
+    (tmp_path / "text.txt").write_text("\n".join(f"a man plays {n}" for n in range(200)), encoding="utf-8")
+    words = ["--ckpt", "data/twins/mlm-then-rtd", "--task", "mlm", "--text", tmp_path / "text.txt"]
+    words += ["--steps", "6", "--batch-size", "16", "--precision", "fp32", "--max-length", "16"]
     whole = run_together(2, *words, "--output-dir", tmp_path / "whole")
     assert whole.returncode == 0, whole.stderr
     stop = tmp_path / "stop.py"
@@ -359,7 +361,7 @@ def test_two_processes_that_share_a_run_are_stopped_and_go_on(tmp_path, monkeypa
         encoding="utf-8",
     )
     parts = run_together(2, *words, "--output-dir", tmp_path / "parts", command=stop)
-    folder = tmp_path / "parts" / "mlm-then-rtd-sample-layer1-seed1"
+    folder = tmp_path / "parts" / "mlm-then-rtd-mlm-seed0"
     assert parts.returncode != 0 and (folder / "state.pt").is_file(), parts.stderr
     again = run_together(2, *words, "--output-dir", tmp_path / "parts")
     assert again.returncode == 0, again.stderr

@@ -1,14 +1,9 @@
-"""Gradient caching: the gradient of the whole batch, with the same dropout twice; also among processes."""
-
-import json
+"""Gradient caching: the gradient of the whole batch, with the same dropout twice."""
 
 import pytest
 import torch
 from conftest import tiny_model
-from processes import run_together
-from safetensors.torch import load_file
 
-import train
 from tmft.datasets.task_lookup import get_task
 from tmft.losses.multiple_negatives import MultipleNegativesRanking
 from tmft.packing import pack
@@ -37,7 +32,7 @@ def backward(cache, batch):
     return loss.detach()
 
 
-@pytest.mark.parametrize("mini_batch_size", [1, 2, 5, 6, None])
+@pytest.mark.parametrize("mini_batch_size", [1, 2, 5, 6])
 @pytest.mark.parametrize("num_texts", [2, 3])
 def test_mini_batches_give_the_gradient_of_the_batch(num_texts, mini_batch_size):
     model = tiny_model().eval()
@@ -81,57 +76,3 @@ def test_dropout_is_the_same_in_both_passes_and_other_in_the_next_batch():
     assert not torch.rand(1).equal(after)
     backward(cache, batch)
     assert not outputs[-3].equal(first[0])
-
-
-# ------------------------------------------------------------------------------------------------- processes
-
-
-@pytest.fixture
-def three_tasks(tmp_path):
-    """A data root with pairs without labels, classes of one text, and scored pairs."""
-    columns = [line.split("\t") for line in LINES]
-    tables = {
-        "quora-pairs/train": ["anchor\tpositive", *("\t".join(row[:2]) for row in columns)],
-        "sst5/train": ["text\tlabel", *(f"{row[0]} {i}\t{i % 5}" for i, row in enumerate(columns))],
-        "sst5/dev": ["text\tlabel", *(f"{row[1]}\t{i % 5}" for i, row in enumerate(columns))],
-        "stsb/train": [
-            "sentence1\tsentence2\tscore",
-            *(f"{row[0]}\t{row[1]}\t{i % 6}" for i, row in enumerate(columns)),
-        ],
-    }
-    for split in ("dev", "test"):
-        tables[f"stsb/{split}"] = tables["stsb/train"]
-    for name, lines in tables.items():
-        path = tmp_path / f"{name}.tsv"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("\n".join(lines) + "\n")
-    return tmp_path
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dropout", ["0.0", "0.4"])
-def test_two_processes_have_the_weights_of_one_when_several_tasks_share_a_step(
-    dropout, three_tasks, tiny_folder
-):
-    """A contrastive task after others in the step: the gradients of those before it count once, not once for
-    each process. With dropout in a head: both processes draw the same, so that the heads stay equal."""
-    tasks = ["--task", "sst5", "stsb:concat_head", "quora-pairs"]
-    where = ["--data-root", three_tasks, "--device", "cpu", "--precision", "fp32", "--run-name", "x"]
-    recipe = ["--epochs", "5", "--batch-size", "6", "--mini-batch-size", "2", "--lr", "1e-3"]
-    recipe += ["--optimizer", "adafactor", "--dropout", dropout]
-    common = [str(word) for word in ("--ckpt", tiny_folder, *tasks, *where, *recipe)]
-    train.main([*common, "--output-dir", str(three_tasks / "one")])
-    done = run_together(2, *common, "--output-dir", three_tasks / "two")
-    assert done.returncode == 0, done.stderr
-    one, two = (three_tasks / runs / "x-layer4-seed0" for runs in ("one", "two"))
-    losses = [
-        [epoch["loss"] for epoch in json.loads((run / "result.json").read_text())["epochs"]]
-        for run in (one, two)
-    ]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
-    for file in ("model.safetensors", "head.safetensors"):
-        expected = load_file(one / file)
-        for name, weight in load_file(two / file).items():
-            if name.endswith("key.bias"):
-                continue  # no gradient but rounding, which the optimizer scales up to a step
-            torch.testing.assert_close(weight, expected[name], rtol=0, atol=1e-4, msg=f"{file} {name}")

@@ -108,10 +108,6 @@ def fsync(path: Path) -> None:
         os.close(file)
 
 
-class FolderInUseError(InputError):
-    """Raised if another process works in the folder that is needed."""
-
-
 @contextmanager
 def folder_lock(folder: Path, remedy: str = "choose another name", parameter: str = "name") -> Iterator[None]:
     """Lock a folder during a with block, so that no other process enters such a block for it.
@@ -124,7 +120,7 @@ def folder_lock(folder: Path, remedy: str = "choose another name", parameter: st
         yield
         return
     problem = f"another process is working in {folder}: wait for it, or {remedy}"
-    is_busy = FolderInUseError(problem, parameter)
+    is_busy = InputError(problem, parameter)
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except FileNotFoundError:

@@ -2,9 +2,8 @@
 
     # each process does some of the runs
     torchrun --nproc-per-node 4 train.py --ckpt C --layer all --num-seeds 5
-    # all processes share each batch of one run
+    # all processes share each batch of one run, which only pre-training does
     torchrun --nproc-per-node 4 train.py --task mlm --ckpt C --text FILE
-    torchrun --nproc-per-node 4 train.py --task nli --ckpt C
 
 torchrun sets RANK (the index of a process, from 0), LOCAL_RANK (its index on this machine, and so its GPU)
 and WORLD_SIZE (the number of processes). Without torchrun there is one process, with rank 0.
@@ -14,7 +13,7 @@ import atexit
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,7 +23,7 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from tmft.errors import InputError
 
@@ -123,28 +122,6 @@ class Processes:
         if self.world_size > 1:
             dist.all_reduce(total)
         return dict(zip(sums, total.tolist(), strict=True))
-
-    def all_reduce_(self, tensor: Tensor) -> Tensor:
-        """Replace the tensor, in place, by its sum over the processes, and return it."""
-        if self.world_size > 1:
-            dist.all_reduce(tensor)
-        return tensor
-
-    def all_reduce_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Replace the gradient of each of the parameters, in place, by its sum over the processes.
-
-        A missing gradient counts as 0; if no process has a gradient of a parameter, it stays None.
-        """
-        if self.world_size == 1:
-            return
-        parameters = list(parameters)
-        has_gradient = torch.tensor([parameter.grad is not None for parameter in parameters])
-        # for each parameter, the number of processes that have a gradient of it
-        num_processes = self.all_reduce_(has_gradient.int().to(self.device))
-        for parameter, num in zip(parameters, num_processes.tolist(), strict=True):
-            if num > 0:
-                gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                parameter.grad = self.all_reduce_(gradient)
 
 
 def single_process(device: torch.device) -> Processes:

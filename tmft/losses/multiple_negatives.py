@@ -101,7 +101,7 @@ class MultipleNegativesRanking(Objective):
 
     prediction_type, allowed_num_texts, config_class = "cosine", (2, 3), MultipleNegativesRankingConfig
     needs_labels = False
-    min_batch_size, needs_whole_batch = 2, True  # the other examples of the batch are the negatives
+    min_batch_size = 2  # the other examples of the batch are the negatives
 
     def forward(self, u: Tensor, v: Tensor, *negatives_and_text_ids: Tensor) -> Tensor:
         """Return the loss, a scalar.

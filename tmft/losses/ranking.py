@@ -60,7 +60,7 @@ class CoSENT(Objective):
     config: TemperatureConfig
 
     prediction_type, config_class = "cosine", TemperatureConfig
-    min_batch_size, needs_whole_batch = 2, True  # the pairs of a batch are compared with each other
+    min_batch_size = 2  # the pairs of a batch are compared with each other
 
     def forward(self, u: Tensor, v: Tensor, target: Tensor) -> Tensor:
         """Return the loss, a scalar. u, v: (P, D) float32; target: (P,), scores or class indices."""

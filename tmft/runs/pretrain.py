@@ -38,7 +38,7 @@ from tmft.pretraining.token_heads import (
 )
 from tmft.runs.result_json import read_provenance, to_json_types
 from tmft.runs.run_config import GENERATOR_SIZE, PretrainingConfig
-from tmft.runs.run_folder import check_run_name, is_finished, lock_run_folder, reserve_folder
+from tmft.runs.run_folder import check_run_name, open_run_folder, reserve_folder
 from tmft.runs.run_result import describe_environment, write_result
 from tmft.tokenizer import check_vocab_size
 
@@ -96,9 +96,9 @@ def do_pretraining_run(
         "checkpoint": {file.name: file_digest(file) for file in [config_file] if file}
         | source.digests(weights=config.ckpt is not None),
     }
-    if is_finished(folder, settings, digests, processes):
-        return
-    with lock_run_folder(folder, settings, processes, digests) as checkpoint:
+    with open_run_folder(folder, settings, digests, processes) as checkpoint:
+        if checkpoint is None:
+            return
         torch.manual_seed(config.seed)  # for random weights
         if config.from_scratch:
             architecture = config_from_dict(read_json(config_file)) if config_file else source.config()

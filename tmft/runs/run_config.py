@@ -208,7 +208,6 @@ class Run:
     checkpoint_digests: the digests of its files when the command began.
     provenance: the earlier runs that trained these weights, oldest first, see docs/commands.md.
     num_hidden_layers: number of layers of the whole checkpoint.
-    is_trial: whether it serves only to choose a layer on dev; its score on test is then not shown.
     """
 
     config: FineTuningConfig
@@ -219,7 +218,6 @@ class Run:
     checkpoint_digests: dict[str, str]
     provenance: list[dict[str, Any]]
     num_hidden_layers: int
-    is_trial: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

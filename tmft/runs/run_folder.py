@@ -12,7 +12,7 @@ from typing import Any
 
 from tmft.data import Examples
 from tmft.errors import InputError, describe_error, sanitize
-from tmft.io.atomic import FolderInUseError, check_output_folder, folder_lock
+from tmft.io.atomic import check_output_folder, folder_lock
 from tmft.io.distributed import Processes
 from tmft.io.files import is_file, is_plain_name
 from tmft.runs.result_json import RESULT_FILE, read_result, to_json_types
@@ -25,18 +25,6 @@ Digests = dict[str, dict[str, str]]
 
 
 # ------------------------------------------------------------------------------------ before the run begins
-
-
-def make_folder(folder: Path) -> None:
-    """Create a folder. Raises InputError, before any work, if its files could not be written or replaced."""
-    check_output_folder(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise InputError(
-            f"cannot write into {folder} ({describe_error(error)}): check space and permissions"
-        ) from None
 
 
 def check_run_name(name: str | None) -> None:
@@ -63,35 +51,28 @@ def reserve_folder(
     reserved[key] = ckpt
 
 
-def is_finished(folder: Path, settings: dict[str, Any], digests: Digests, processes: Processes) -> bool:
-    """Return whether a run is finished, after comparing settings and files, on all processes.
-
-    Rank 0 looks into its folder: that of a process on another machine may have no result.
-    """
-    finished = processes.rank == 0 and has_result(folder, settings, digests)
-    if finished:
-        print(f"{folder}: already finished, kept")
-    if not (finished := processes.broadcast_object(finished)):
-        check_same_on_all_processes(digests, processes)
-    return finished
-
-
 @contextmanager
-def lock_run_folder(
-    folder: Path, settings: dict[str, Any], processes: Processes, digests: Digests | None = None
-) -> Iterator[TrainingCheckpoint]:
+def open_run_folder(
+    folder: Path, settings: dict[str, Any], digests: Digests, processes: Processes
+) -> Iterator[TrainingCheckpoint | None]:
     """Create and lock the folder of a run during a with block, and open its training checkpoint.
 
     The checkpoint holds the state of an interrupted run, if there is one, and is removed after the block
-    unless an error is raised there. Folders that were created for nothing are removed, too.
+    unless an error is raised there. It is None if the run is finished: then there is nothing to do. Folders
+    that were created for nothing are removed. Rank 0 looks into its folder: that of a process on another
+    machine may have no result.
     """
     is_main = processes.rank == 0
     created = [path for path in (folder, *folder.parents) if is_main and not os.path.exists(path)]
     if is_main:
         make_folder(folder)
     with folder_lock(folder) if is_main else nullcontext():
-        if is_main and has_result(folder, settings, digests):
-            raise FolderInUseError(f"{folder}: another process has finished this run in the meantime")
+        if processes.broadcast_object(is_main and has_result(folder, settings, digests)):
+            if is_main:
+                print(f"{folder}: already finished, kept")
+            yield None
+            return
+        check_same_on_all_processes(digests, processes)
         checkpoint = TrainingCheckpoint(folder / STATE_FILE, to_json_types(settings), processes, digests)
         if checkpoint.content:
             check_same_run(folder, "an unfinished", checkpoint.content, settings, digests)
@@ -106,7 +87,19 @@ def lock_run_folder(
                     path.rmdir()
 
 
-# -------------------------------------------------------------------------------------- comparing settings
+def make_folder(folder: Path) -> None:
+    """Create a folder. Raises InputError, before any work, if its files could not be written or replaced."""
+    check_output_folder(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise InputError(
+            f"cannot write into {folder} ({describe_error(error)}): check space and permissions"
+        ) from None
+
+
+# ------------------------------------------------------------------ is it the run that is already there?
 
 
 def has_result(folder: Path, settings: dict[str, Any], digests: Digests | None = None) -> bool:
@@ -149,14 +142,26 @@ def first_difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
     for key, value in to_json_types(now).items():
         old_value = before.get(key)
         if key == "ckpt" and isinstance(old_value, str) and value:
-            paths = (os.path.realpath(name) if os.path.isdir(name) else name for name in (old_value, value))
-            old_value, value = paths
+            old_value, value = (
+                os.path.realpath(name) if os.path.isdir(name) else name for name in (old_value, value)
+            )
         if old_value != value:
             return key
     return None
 
 
-# ---------------------------------------------------------------------------------- the files that are read
+def first_change(before: Digests, now: Digests) -> str:
+    """Describe the first file that differs, was added or was removed, among the groups of `now`; else ""."""
+    for group, digests in now.items():
+        old_digests = before.get(group, {})
+        for name in {**digests, **old_digests}:
+            if name not in old_digests:
+                return f"{group} {name} was added"
+            if name not in digests:
+                return f"{group} {name} was removed"
+            if digests[name] != old_digests[name]:
+                return f"the content of {group} {name} has changed"
+    return ""
 
 
 def data_digests(data: dict[str, dict[str, Examples]]) -> dict[str, str]:
@@ -173,17 +178,3 @@ def check_same_on_all_processes(digests: Digests, processes: Processes) -> None:
     groups = digests.items()
     named = {f"{group} {name}": digest for group, files in groups for name, digest in files.items()}
     processes.check_same_files(named)
-
-
-def first_change(before: Digests, now: Digests) -> str:
-    """Describe the first file that differs, was added or was removed, among the groups of `now`; else ""."""
-    for group, digests in now.items():
-        old_digests = before.get(group, {})
-        for name in {**digests, **old_digests}:
-            if name not in old_digests:
-                return f"{group} {name} was added"
-            if name not in digests:
-                return f"{group} {name} was removed"
-            if digests[name] != old_digests[name]:
-                return f"the content of {group} {name} has changed"
-    return ""

@@ -1,29 +1,22 @@
 """Plan a sweep, which is a run for each checkpoint, layer and seed; check its options, and do the runs."""
 
 import re
-import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.st_folder import check_static_settings
 from tmft.encoder import EncoderConfig
 from tmft.errors import InputError, describe_error
-from tmft.io.atomic import FolderInUseError, folder_lock
-from tmft.io.distributed import Processes, single_process
-from tmft.losses.objectives import OBJECTIVES
+from tmft.io.distributed import Processes
 from tmft.runs.result_json import read_provenance
 from tmft.runs.run_config import FineTuningConfig, Run
 from tmft.runs.run_folder import check_run_name, check_same_on_all_processes, reserve_folder
 from tmft.runs.sweeps import checkpoint_name, sweep_summaries
-
-WAITING_INTERVAL = 2.0  # seconds from one look at the runs of another process to the next
 
 
 def expand_grid(
@@ -34,13 +27,11 @@ def expand_grid(
     data: str,
     output_dir: Path,
     run_name: str | None = None,
-    suffix: str = "",
 ) -> list[Run]:
     """Return one run for each combination of checkpoint, layer and seed; download the checkpoints.
 
     layers: see `parse_layers`. base_config: the settings that all runs share; its ckpt, layer and seed are
-    replaced. data: name of the data. run_name: name of the sweep; None: checkpoint and data. suffix: of
-    trials, text that is appended to the names of the sweep and of the data.
+    replaced. data: name of the data. run_name: name of the sweep; None: checkpoint and data.
     Raises InputError, before any run begins, if one of them is not possible.
     """
     if run_name and len(ckpts) > 1:
@@ -80,7 +71,7 @@ def expand_grid(
                 init_folder = ModelFolder.open(init_from)
                 check_same_model(init_folder, original, layer)
             provenance = read_provenance(init_folder.path)
-            sweep = (run_name or default_sweep_name(run_config, provenance, data)) + suffix
+            sweep = run_name or default_sweep_name(run_config, provenance, data)
             folder = output_dir / f"{sweep}-layer{layer}-seed{seed}"
             reserve_folder(folder, ckpt, run_config.to_flat_dict(), reserved)
             runs.append(
@@ -88,12 +79,11 @@ def expand_grid(
                     config=run_config,
                     sweep=sweep,
                     folder=folder,
-                    data=data + suffix,
+                    data=data,
                     init_folder=init_folder,
                     checkpoint_digests=init_folder.digests(weights=run_config.init != "random"),
                     provenance=provenance,
                     num_hidden_layers=num_layers,
-                    is_trial=bool(suffix),
                 )
             )
     return runs
@@ -111,68 +101,36 @@ def default_sweep_name(config: FineTuningConfig, provenance: list[dict[str, Any]
     return "-".join([*names, data])
 
 
-def run_all(runs: list[Run], processes: Processes, run_once: Callable[[Run, Processes], None]) -> None:
-    """Do all runs; afterwards rank 0 prints a table for each sweep.
+def run_all(runs: list[Run], processes: Processes, run_once: Callable[[Run], None]) -> None:
+    """Do all runs; several processes divide them; afterwards rank 0 prints a table for each sweep.
 
-    Several processes divide the runs among them. But if a loss needs the whole batch, all processes work
-    together on every run, and only rank 0 prints and writes. A run that fails does not stop the others; an
-    InputError at the end names all that failed.
+    A run that fails does not stop the others; an InputError at the end names all that failed.
     """
-    is_distributed = processes.world_size > 1
-    objectives = {task.objective for run in runs for task in run.config.task.tasks_by_name.values()}
-    share_each_run = is_distributed and any(OBJECTIVES[name].needs_whole_batch for name in objectives)
-    if is_distributed and not share_each_run:
+    if processes.world_size > 1:
         processes.check_shared_folder(runs[0].folder.parent)  # the main process reads the results of all
         check_same_on_all_processes(
             {run.config.init_from or run.config.ckpt: run.checkpoint_digests for run in runs}, processes
         )
     failed = []  # folders of this process
-    todo = runs if share_each_run else runs[processes.rank :: processes.world_size]
-    while todo:
-        in_use = []  # by the same command, which was started twice: these runs are looked at again
-        for run in todo:
-            try:
-                if not share_each_run:
-                    run_once(run, single_process(processes.device))
-                elif processes.rank == 0:
-                    run_once(run, processes)
-                else:  # only rank 0 prints and writes
-                    with TemporaryDirectory() as folder, redirect_stdout(None):
-                        run_once(replace(run, folder=Path(folder)), processes)
-            except Exception as error:
-                if len(runs) == 1 or share_each_run:  # the other processes wait for this one
-                    raise
-                if isinstance(error, FolderInUseError):
-                    in_use.append(run)
-                    continue
-                if not isinstance(error, InputError):
-                    traceback.print_exc()
-                print(f"{run.folder}: failed: {describe_error(error)}", flush=True)
-                failed.append(run.folder)
-        if in_use == todo:
-            print(f"{in_use[0].folder}: another process is working here: waiting for it", flush=True)
-            while is_in_use(in_use[0].folder):
-                time.sleep(WAITING_INTERVAL)
-        todo = in_use
+    for run in runs[processes.rank :: processes.world_size]:
+        try:
+            run_once(run)
+        except Exception as error:
+            if len(runs) == 1:
+                raise
+            if not isinstance(error, InputError):
+                traceback.print_exc()
+            print(f"{run.folder}: failed: {describe_error(error)}", flush=True)
+            failed.append(run.folder)
     processes.barrier()
     failed = [folder for folders in processes.all_gather_object(failed) for folder in folders]
     if processes.rank == 0:
-        splits = ["dev"] if runs[0].is_trial else ["dev", "test"]
-        print(*sweep_summaries([run.folder for run in runs], splits), sep="\n")
+        print(*sweep_summaries([run.folder for run in runs]), sep="\n")
         if failed:
             raise InputError(
                 f"{len(failed)} of {len(runs)} runs failed ({', '.join(folder.name for folder in failed)}): "
                 "the reasons are above; the same command runs them again and keeps the others"
             )
-
-
-def is_in_use(folder: Path) -> bool:
-    """Return whether another process works in a run folder."""
-    try:
-        with folder_lock(folder):
-            return False
-    except FolderInUseError:
-        return folder.exists()
 
 
 def parse_layers(text: str | None, config: EncoderConfig) -> list[int]:
@@ -197,7 +155,7 @@ def parse_layer_ranges(text: str) -> list[range]:
     matches = [re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", word) for word in text.split(",")]
     ranges = [range(int(match[1]), int(match[2] or match[1]) + 1) for match in matches if match]
     if len(ranges) < len(matches):
-        raise InputError(f"layer {text}: write 9, 0-12, 3,6,9, all or auto", "layer")
+        raise InputError(f"layer {text}: write 9, 0-12, 3,6,9 or all", "layer")
     if not any(ranges):
         raise InputError(f"layer {text}: the first number must be the smaller one", "layer")
     return ranges

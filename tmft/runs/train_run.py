@@ -21,7 +21,7 @@ from tmft.datasets.task_lookup import subsample_train
 from tmft.device import choose_precision
 from tmft.embedding.modules import make_projection
 from tmft.errors import InputError
-from tmft.io.distributed import Processes
+from tmft.io.distributed import single_process
 from tmft.io.formatting import format_duration, percent
 from tmft.loop import fit
 from tmft.losses.nested import NestedLoss, SubEmbeddingSlices
@@ -29,7 +29,7 @@ from tmft.runs.predictions import save_predictions
 from tmft.runs.predictor import save_heads
 from tmft.runs.result_json import format_provenance
 from tmft.runs.run_config import FineTuningRecipe, Run
-from tmft.runs.run_folder import data_digests, is_finished, lock_run_folder
+from tmft.runs.run_folder import data_digests, open_run_folder
 from tmft.runs.run_result import fine_tuning_result, write_result
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.speed.cuda_graphs import GraphedEmbedder
@@ -48,38 +48,36 @@ log: logging.Logger = logging.getLogger("tmft")
 def train_run(
     run: Run,
     data: dict[str, dict[str, Examples]],
-    processes: Processes,
+    device: torch.device,
     arguments: dict[str, Any],
     callbacks: Sequence[Callback] = (),
 ) -> None:
     """Do one run and write its folder: the model, a model card and, last, result.json.
 
     A run that is finished already is skipped; an interrupted one is resumed.
-    data: name of a task ("" if there is only one) -> split -> examples. processes: those that share each
-    batch. arguments: the options of the command line. callbacks: those of the user.
+    data: name of a task ("" if there is only one) -> split -> examples. arguments: the options of the command
+    line. callbacks: those of the user.
     """
     config, folder, recipe = run.config, run.folder, run.config.recipe
     digests = {"data": data_digests(data), "checkpoint": run.checkpoint_digests}
-    if is_finished(folder, config.to_flat_dict(), digests, processes):
-        return
     # The checkpoint has the state of an interrupted run, if there was one.
-    with lock_run_folder(folder, config.to_flat_dict(), processes, digests) as checkpoint:
+    with open_run_folder(folder, config.to_flat_dict(), digests, single_process(device)) as checkpoint:
+        if checkpoint is None:
+            return
         torch.manual_seed(config.seed)  # random weights, if asked for, and dropout
         model = SentenceEncoder.from_pretrained(
             run.init_folder, config.num_loaded_layers, config.pooling, config.max_length, config.init
         )
-        model.to(processes.device).source = config.init_from or config.ckpt
-        if processes.rank == 0 and (mix := read_settings(run.init_folder, config.pooling).layer_mix):
+        model.to(device).source = config.init_from or config.ckpt
+        if mix := read_settings(run.init_folder, config.pooling).layer_mix:
             log.warning(
                 "%s pools a mean of layers, %s: training pools the last layer alone", model.source, mix
             )
         model.similarity_fn_name = "cosine"  # what the losses and the score on dev compare embeddings by
         if config.projection:
             model.truncate_dim = None  # the projection takes all dimensions
-            projection = make_projection(
-                model.head_modules, model.dimensions, config.projection, model.source
-            )
-            model.head_modules = projection.to(model.device)
+            modules = make_projection(model.head_modules, model.dimensions, config.projection, model.source)
+            model.head_modules = modules.to(device)
         if config.keep_layers:
             model.keep_layers(config.keep_layers)
         if config.token_weights:
@@ -89,7 +87,7 @@ def train_run(
         tasks = make_training_tasks(config.task, model.dimensions, data, config.loss_weights)
 
         print(run_header(run, model, {name: len(splits["train"]) for name, splits in data.items()}))
-        task, embed, own = assemble_training(model, tasks, recipe, config.seed, processes, checkpoint)
+        task, embed, own = assemble_training(model, tasks, recipe, config.seed, checkpoint)
         metric, epochs = config.task.metric, []
         for epoch in fit(model, task, recipe, config.seed, embed, [*own, *callbacks]):
             epochs.append(epoch)
@@ -113,8 +111,7 @@ def train_run(
     choice = "the best on dev"
     if math.isnan(best.dev[metric]):
         choice = f"the last, because dev {metric} is undefined in each (do all embeddings become equal?)"
-    split, scores = ("dev", best.dev) if run.is_trial else ("test", test.metrics)
-    print(f"{split} {metric} {percent(scores[metric])} at epoch {best.epoch}, {choice}: {folder}")
+    print(f"test {metric} {percent(test.metrics[metric])} at epoch {best.epoch}, {choice}: {folder}")
 
 
 def assemble_training(
@@ -122,19 +119,17 @@ def assemble_training(
     tasks: dict[str, TrainingTask],
     recipe: FineTuningRecipe,
     seed: int = 0,
-    processes: Processes | None = None,
     checkpoint: TrainingCheckpoint | None = None,
 ) -> tuple[TrainingTask, Embedder, list[Callback]]:
     """Return the task, the `embed` and the callbacks with which `fit` does all that a recipe asks for.
 
     If all options have their defaults, these are the only task, a PackedEmbedder and no callback.
     tasks: name -> TrainingTask; if sub-embeddings are trained, the loss of each is wrapped in place.
-    seed: for the sub-embeddings that are sampled. processes: those that share each batch.
+    seed: for the sub-embeddings that are sampled.
     """
     gradient_surgery = GRADIENT_SURGERY[recipe.gradient_surgery]
-    is_split = bool(recipe.mini_batch_size) or (processes is not None and processes.world_size > 1)
     # Both keep gradients for longer than a CUDA graph leaves them as they are.
-    has_graphs = recipe.cuda_graphs and not (is_split or gradient_surgery)
+    has_graphs = recipe.cuda_graphs and not (recipe.mini_batch_size or gradient_surgery)
     embed: Embedder = GraphedEmbedder(model) if has_graphs else PackedEmbedder(model)
     callbacks: list[Callback] = []
     if recipe.quantization:
@@ -177,8 +172,8 @@ def assemble_training(
         if recipe.all_layers:
             embed = AllLayersEmbedder(model, sub_embeddings)
 
-    if is_split:
-        embed = GradientCache(embed, recipe.mini_batch_size, processes)
+    if recipe.mini_batch_size:
+        embed = GradientCache(embed, recipe.mini_batch_size)
     if gradient_surgery:
         callbacks.append(gradient_surgery())
     return task, embed, callbacks

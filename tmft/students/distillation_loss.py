@@ -59,7 +59,7 @@ class EmbeddingDistillation(Objective):
     similarity_weight: Any
 
     prediction_type, allowed_num_texts, config_class = "cosine", (1,), EmbeddingDistillationConfig
-    min_batch_size, needs_whole_batch = 2, True  # the texts of a batch are compared with each other
+    min_batch_size = 2  # the texts of a batch are compared with each other
     needs_teacher, read_examples = True, staticmethod(teacher_examples)
 
     def __init__(self, dimensions: int, task: Task):

@@ -1,1 +1,0 @@
-"""The interface in Python: the whole method in one call."""
