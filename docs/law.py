@@ -30,7 +30,7 @@ from tmft.evaluation.bootstrap import NUM_RESAMPLES, count_rows, resample_spearm
 from tmft.pretraining import token_heads  # noqa: E402
 from tmft.pretraining.token_heads import ReplacedTokenDetection  # noqa: E402
 from tmft.reports.drawing import COLORS, figure  # noqa: E402
-from tmft.runs.predictions import read_predictions  # noqa: E402
+from tmft.runs.run_result import read_predictions  # noqa: E402
 
 RUNS, JSON = Path("runs/law"), ROOT / "docs/law.json"
 OBJECTIVES = {"rtd": "replaced tokens", "mlm": "masked tokens"}

@@ -284,7 +284,7 @@ def training_task(task: Task, objective: torch.nn.Module, train: Examples, dev: 
 def fit_with_options(model, tasks, recipe, seed=0, checkpoint=None):
     """`fit` with a recipe that has all options; tasks: one TrainingTask, or several by name."""
     tasks = tasks if isinstance(tasks, dict) else {"": tasks}
-    task, embed, callbacks = assemble_training(model, tasks, recipe, seed, checkpoint)
+    task, embed, callbacks = assemble_training(model, tasks, recipe, checkpoint)
     return fit(model, task, recipe, seed, embed, callbacks)
 
 

@@ -80,12 +80,6 @@ class Embedder:
         """
         return self.model.embed_token_ids(token_ids)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs to go on; an Embedder without a state returns {}."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
 
 class PackedEmbedder(Embedder):
     """Embeds a batch directly: packs its sentences into rows without padding, then encodes and pools them.

@@ -313,7 +313,7 @@ class Training:
         data = {name: {"train": self.pairs, "dev": self.pairs} for name in task.tasks_by_name}
         tasks = make_training_tasks(task, model.dimensions, data)
         with checkpoint or nullcontext():
-            training_task, embed, callbacks = assemble_training(model, tasks, recipe, 0, checkpoint)
+            training_task, embed, callbacks = assemble_training(model, tasks, recipe, checkpoint)
             losses = [epoch.loss for epoch in fit(model, training_task, recipe, 0, embed, callbacks)]
         return losses, model.state_dict()
 

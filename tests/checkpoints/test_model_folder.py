@@ -27,9 +27,9 @@ from tmft.checkpoints.tokenizer_kinds import TOKENIZER_KINDS
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.embedding.modules import Dense
 from tmft.errors import InputError
-from tmft.runs.predictions import PREDICTIONS_FILE
 from tmft.runs.predictor import HEAD_FILE
 from tmft.runs.result_json import RESULT_FILE
+from tmft.runs.run_result import PREDICTIONS_FILE
 from tmft.sentence_encoder import SentenceEncoder
 
 V = len(VOCABULARY)

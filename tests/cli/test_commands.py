@@ -51,7 +51,7 @@ MISTAKES = [
     (["train", "--num-seeds", "0"], "--num-seeds 0: choose 1 to 10000"),
     (["train", "--num-seeds", "2", "--seed", "3"], "--seed and --num-seeds: give only one of the two"),
     (["train", "--pooling", "meen"], "--pooling 'meen': choose one of mean,  ... ; did you mean mean?"),
-    (["train", "--init", "random", "--init-from", "x"], "--init random and --init-from exclude each other"),
+    (["train", "--init", "random", "--init-from", "x"], "--init and --init-from: give only one of the two"),
     (["train", "--steps", "5"], "--epochs and --steps: give only one of the two"),
     (["train", "--save-fp16"], "--save-fp16 has no effect with --task stsb: remove "),
     (["train", "--data-root", "x"], "--data and --data-root: give only one of the two"),
@@ -99,9 +99,9 @@ MISTAKES = [
     (["evaluate", "--save", "/proc/none/x"], "cannot write "),
     (["train", "--score-range", "5", "1"], "--score-range 5 1: the first number must be the smaller one"),
     (["train", "--selection-metric", "f1"], "metric f1 does not fit --objective cosine_mse "),
-    (["train", "--dev-fraction", "1"], "--dev-fraction 1: choose above 0 and below 1"),
-    (["train", "--dev-fraction", "0"], "--dev-fraction 0: choose above 0 and below 1"),
-    (["train", "--dev-fraction", "nan"], "--dev-fraction nan: choose above 0 and below 1"),
+    (["train", "--dev-fraction", "1"], "--dev-fraction 1.0: choose 1e-06 to 0.99"),
+    (["train", "--dev-fraction", "0"], "--dev-fraction 0.0: choose 1e-06 to 0.99"),
+    (["train", "--dev-fraction", "nan"], "--dev-fraction nan: choose 1e-06 to 0.99"),
 ]  # fmt: skip
 
 

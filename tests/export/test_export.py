@@ -410,25 +410,16 @@ def test_the_command_writes_and_compares(format, dtype, tmp_path, capsys):
     assert [float(value) for value in found] == pytest.approx(expected, rel=0.06, abs=1e-4)
 
 
-def test_the_card_of_an_exported_run_has_its_scores_and_its_sweep(tmp_path, capsys):
+def test_the_card_of_an_exported_run_has_its_scores(tmp_path):
     import train
 
-    line = ["--ckpt", str(TWINS / "mlm"), "--layer", "0-1", "--task", "sample", "--epochs", "1"]
+    line = ["--ckpt", str(TWINS / "mlm"), "--layer", "1", "--task", "sample", "--epochs", "1"]
     train.main([*line, "--output-dir", str(tmp_path / "runs"), "--run-name", "s"])
     run = tmp_path / "runs/s-layer1-seed0"
     export_command.main([str(run), str(tmp_path / "x")])
     card = (tmp_path / "x/README.md").read_text()
     assert "Fine-tuned on sample" in card and "type: sample\n      split: test" in card
-    assert "The layers of this sweep:" in card and card.count("\n    0 ") == card.count("\n    1 ") == 1
-    own = (run / "README.md").read_text()
-    assert "Fine-tuned on sample" in own and "model-index" in own and "layers of this sweep" not in own
     assert not (tmp_path / "x/result.json").exists()
-
-    other = tmp_path / "runs/s-layer0-seed0/result.json"  # made with another rate: it is left out
-    result = json.loads(other.read_text())
-    other.write_text(json.dumps(result | {"settings": result["settings"] | {"lr": 1.0}}))
-    export_command.main([str(run), str(tmp_path / "y")])
-    assert "layers of this sweep" not in (tmp_path / "y/README.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ REFUSES_EXISTING = {"export", "export to ONNX"}  # ends with exit code 2 if the 
 
 JOBS = {
     "fine-tuning": f"{TUNE} --layer 2 --epochs 3",
-    "all layers at once": f"{TUNE} --layer 2 --epochs 2 --all-layers sample",
+    "all layers at once": f"{TUNE} --layer 2 --epochs 2 --all-layers mean",
     "sweep": f"{TUNE} --layer 0-1 --num-seeds 2 --epochs 1 --train-fraction 0.3",
     "pre-training": f"train.py --task mlm --ckpt {TWINS}/mlm --text text.txt --steps 12 --save-steps 5 "
     "--batch-size 8 --gradient-accumulation-steps 1 --max-length 32 --precision fp32",

@@ -70,7 +70,6 @@ REFUSED_BY_FINE_TUNE = {
     "lr_schedule": [*NO_TEXT, None, "cosine"],
     "mini_batch_size": NO_COUNT,
     "task_sampling": [*NO_TEXT, None, "jointly"],
-    "stopping_strategy": [*NO_TEXT, None, "never"],
     "gradient_surgery": [*NO_TEXT, None, "pc"],
     "freeze_layers": [*NO_NUMBER, 1.5, -2],
     "all_layers": [*NO_TEXT, "meen"],

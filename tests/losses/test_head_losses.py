@@ -118,7 +118,7 @@ def test_dropout_and_a_linear_layer_come_before_every_head_of_a_pair(name, after
 
 @pytest.mark.parametrize("dropout", [-0.1, 1.0, math.nan])
 def test_an_impossible_dropout_is_one_line(dropout):
-    with pytest.raises(InputError, match=f"dropout {dropout:g}: choose 0 or more, below 1"):
+    with pytest.raises(InputError, match=f"dropout {dropout}: choose 0 to 0.99"):
         get_task("cs224n-sts", objective="dot_product_head", objective_args={"dropout": dropout})
 
 

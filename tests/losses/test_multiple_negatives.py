@@ -164,7 +164,7 @@ def test_a_run_lowers_its_loss_is_evaluated_on_pairs_with_scores_and_saves_its_p
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--temperature", "0"], "temperature 0: choose above 0, up to 10"),
+        (["--temperature", "0"], "temperature 0.0: choose 1e-06 to 10"),
         (["--batch-size", "1"], "batch_size 1: multiple_negatives_ranking compares the examples of a"),
         (["--objective", "cosine_mse"], "objective cosine_mse takes 2 texts, but the task has 3"),
         (["--mini-batch-size", "0"], "mini_batch_size 0: choose 1 or more"),

@@ -22,7 +22,7 @@ from tmft.errors import InputError
 from tmft.loop import fit
 from tmft.loss import CosineMSE
 from tmft.losses.heads import SoftmaxLoss
-from tmft.losses.nested import ALL_LAYERS, NestedLoss, SubEmbeddingSlices
+from tmft.losses.nested import ALL_LAYERS, AllLayersEmbedder, NestedLoss, SubEmbeddingSlices
 from tmft.metrics import METRICS
 from tmft.packing import pack
 from tmft.runs.run_config import FineTuningRecipe
@@ -30,19 +30,16 @@ from tmft.runs.train_run import assemble_training
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.students.distillation_loss import EmbeddingDistillation, distillation_loss
 from tmft.tasks import TASKS
-from tmft.training.all_layers import AllLayersEmbedder
 from tmft.training_free.postprocessing import keep_first_dimensions
 from tmft.training_task import Batch, Embedder, PackedEmbedder
 
 SIZES = (3, 8)
 
 
-def nested(model, dims=SIZES, every_layer=True, seed=0) -> tuple[SubEmbeddingSlices, Embedder]:
+def nested(model, dims=SIZES, every_layer=True) -> tuple[SubEmbeddingSlices, Embedder]:
     """The sub-embeddings of a model, and what embeds sentences as all of them."""
-    parts = SubEmbeddingSlices(
-        model.dimensions, dims, len(model.encoder.layers) if every_layer else None, seed
-    )
-    return parts, AllLayersEmbedder(model, parts) if every_layer else PackedEmbedder(model)
+    parts = SubEmbeddingSlices(model.dimensions, dims, len(model.encoder.layers) if every_layer else None)
+    return parts, AllLayersEmbedder(model) if every_layer else PackedEmbedder(model)
 
 
 def embedded(embed: Embedder, ids: list[list[int]]) -> torch.Tensor:
@@ -101,34 +98,18 @@ def test_the_loss_of_all_is_the_mean_of_those_of_each():
             torch.testing.assert_close(gradients[name], weight.grad, atol=1e-6, rtol=1e-4)
 
 
-def test_sample_is_the_full_embedding_and_another_one_which_changes():
-    model = tiny_model()
-    ids, target = pairs_of(model)
-    (parts, embed), objective = nested(model, ()), CosineMSE()
-    loss, embeddings = NestedLoss(objective, parts, "sample"), embedded(embed, ids).chunk(2)
-    each = [
-        objective(*texts, target).item()
-        for texts in zip(*(parts.split(u).values() for u in embeddings), strict=True)
-    ]
-    found = {round(loss(*embeddings, target).item(), 5) for _ in range(60)}
-    assert found == {round((each[-1] + other) / 2, 5) for other in each[:-1]}
-    seeded = [NestedLoss(objective, nested(model, (), seed=7)[0], "sample") for _ in range(3)]
-    again = [loss(*embeddings, target).item() for loss in seeded]
-    assert len(set(again)) == 1  # a seed decides
-
-
 def test_widening_trains_as_many_dimensions_of_a_layer_as_its_depth_allows():
     model = tiny_model()  # 4 layers, 24 dimensions
     ids, target = pairs_of(model)
     parts, objective = SubEmbeddingSlices(24, num_layers=4, widening=True), CosineMSE()
-    embeddings = embedded(AllLayersEmbedder(model, parts), ids)
+    embeddings = embedded(AllLayersEmbedder(model), ids)
     views = parts.split(embeddings)
     assert list(views) == ["layer 1 first 6", "layer 2 first 12", "layer 3 first 18", ""]
     states = model.encoder.hidden_states(*pack(ids).inputs)
     for layer, view in enumerate(views.values(), 1):
         torch.testing.assert_close(view, model.pool(states[layer], pack(ids))[:, : 6 * layer])
     each = [objective(*view.chunk(2), target) for view in views.values()]
-    found = NestedLoss(objective, parts, "widening")(*embeddings.chunk(2), target)
+    found = NestedLoss(objective, parts)(*embeddings.chunk(2), target)
     assert found.item() == pytest.approx(sum(each).item() / 4, abs=1e-6)
 
 
@@ -215,13 +196,13 @@ def test_with_a_gradient_cache_the_gradient_is_the_same(make_task):
         ({"matryoshka_dims": (8, 3)}, "matryoshka_dims 8 3: give increasing numbers, from 1 to fewer"),
         ({"matryoshka_dims": (0, 3)}, "matryoshka_dims 0 3: give increasing numbers"),
         ({"matryoshka_dims": (3, 3)}, "matryoshka_dims 3 3: give increasing numbers"),
-        ({"matryoshka_dims": (24,)}, "matryoshka_dims 24: give increasing numbers, from 1 to 23"),
+        ({"matryoshka_dims": (24,)}, "matryoshka_dims 24: the model has 24 dimensions, give fewer"),
         ({"all_layers": "meen"}, "did you mean mean"),
         (
             {"all_layers": "widening", "matryoshka_dims": (8,)},
             "all_layers widening: .*: leave out matryoshka_",
         ),
-        ({"all_layers": "mean", "freeze_layers": 1}, "all_layers and freeze_layers: give one of the two"),
+        ({"all_layers": "mean", "freeze_layers": 1}, "all_layers and freeze_layers: give only one"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options, message, make_task):

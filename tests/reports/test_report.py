@@ -22,9 +22,8 @@ from tmft.reports.run_tables import (
     score_by_layer_table,
     tidy_scores,
 )
-from tmft.runs.predictions import PREDICTIONS_FILE
-from tmft.runs.run_result import write_result
-from tmft.runs.sweeps import group_into_sweeps, load_published_scores, read_results, sweep_summaries
+from tmft.runs.run_result import PREDICTIONS_FILE, write_result
+from tmft.runs.sweeps import group_into_sweeps, load_published_scores, read_results
 
 ELECTRA = "google/electra-base-discriminator"
 
@@ -201,23 +200,6 @@ def test_runs_with_different_settings_are_shown_apart_and_not_averaged(runs):
     assert second.mean(2, "dev") == pytest.approx(0.6)
     remarks = {line[0]: line[-1] for line in best_layers_table([first, second])[1:]}
     assert remarks == {"electra-stsb": "lr 2e-05", "electra-stsb (2)": "lr 0.001"}
-
-
-@pytest.mark.parametrize(("count", "points"), [(4, "50"), (9, "33"), (29, "19"), (30, ""), (0, "")])
-def test_a_score_of_few_examples_comes_with_its_error(count, points, tmp_path):
-    path = write_run(tmp_path, 0, 0, 0.5, 0.6)
-    content = json.loads(path.read_text())
-    content["test"]["pairs"], content["dev"]["pairs"], content["seconds"] = count, 1000, 1.0
-    path.write_text(json.dumps(content))
-    [summary] = sweep_summaries([path.parent])
-    line = f"\ntest has {count} examples: by chance, a score of so few is about {points} points off"
-    assert summary.endswith(line) if points else "examples" not in summary
-    assert "examples" not in sweep_summaries([path.parent], ["dev"])[0]
-    content["settings"]["task"]["metric"] = "teacher_cosine"
-    for split in ("dev", "test"):
-        content[split] = {"pairs": count, "teacher_cosine": 0.9}
-    path.write_text(json.dumps(content))
-    assert "examples" not in sweep_summaries([path.parent])[0]
 
 
 def test_a_run_with_the_layer_and_seed_of_another_one_is_not_one_more_seed(runs, capsys):

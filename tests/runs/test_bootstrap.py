@@ -14,7 +14,7 @@ from tmft.errors import InputError
 from tmft.evaluation.bootstrap import resample_run, resample_scores
 from tmft.metrics import spearman
 from tmft.reports.comparisons import LayerComparison, compare_layers_with_whole, compare_sweeps
-from tmft.runs.predictions import PREDICTIONS_FILE, read_predictions, read_sweep_predictions
+from tmft.runs.run_result import PREDICTIONS_FILE, read_predictions, read_sweep_predictions
 from tmft.runs.sweeps import Sweep, group_into_sweeps, read_results
 
 N = 300

@@ -14,7 +14,7 @@ import evaluate
 from tmft import InputError, Predictor, SentenceEncoder, fine_tune
 from tmft.cli import predict_command as predict
 from tmft.runs.fine_tuning import FineTuningResult
-from tmft.runs.predictions import read_predictions
+from tmft.runs.run_result import read_predictions
 
 ANIMALS = ["a dog", "the cat", "two dogs", "a cat eats", "the dog sleeps"]
 MUSIC = ["music", "a man plays the guitar", "guitar music", "he plays music", "a guitar"]

@@ -93,9 +93,9 @@ def test_weights_of_another_model_are_refused_before_any_work(arguments, tmp_pat
     tiny_model(hidden_size=12, num_hidden_layers=2).save_pretrained(tmp_path / "narrow")
     tiny_model(model_type="bert", embedding_size=24, num_hidden_layers=2).save_pretrained(tmp_path / "bert")
     for name, message in [
-        ("narrow", "has hidden_size 12, .* has 24: name a run of the same checkpoint"),
-        ("bert", "name a run of the same checkpoint"),
-        ("tiny", "has 4 layers, layer is 2: name a run at this layer"),
+        ("narrow", "has hidden_size 12, not 24: name a run of .*tiny at layer 2"),
+        ("bert", "name a run of .*tiny at layer 2"),
+        ("tiny", "has num_hidden_layers 4, not 2: name a run of .*tiny at layer 2"),
         ("nowhere", "no folder .*nowhere"),
     ]:
         with pytest.raises(InputError, match=message):

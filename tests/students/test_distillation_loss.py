@@ -252,7 +252,7 @@ KEEP = ["--teacher", "{t}", "--text", "{x}", "--keep-layers"]
         (["--teacher", "{x}", "--text", "{x}"], "is a file: name the folder"),
         ([*KEEP, "0,4"], "--keep-layers 4: this checkpoint has 4 layers, choose from 0 to 3"),
         ([*KEEP, "first"], "--keep-layers first: write increasing layer indices, counted from 0"),
-        ([*KEEP, "0,1", "--layer", "2"], "--keep-layers and --layer exclude each other"),
+        ([*KEEP, "0,1", "--layer", "2"], "--keep-layers and --layer: give only one"),
         ([*KEEP, "1", "--ckpt", str(ROOT / "data/twins/t5")], "--keep-layers must include layer 0"),
     ],
 )

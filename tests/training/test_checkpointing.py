@@ -34,7 +34,7 @@ TEXTS = (
 PAIRS = Examples(TEXTS, [4.5, 2.0, 3.0, 0.5, 1.5])
 SENTENCES = Examples(TEXTS[:1], [0, 1, 2, 3, 4])
 FAST = FineTuningRecipe(epochs=3, batch_size=2, lr=1e-2, precision="fp32")
-SEVERAL = {"task_sampling": "proportional", "gradient_surgery": "pcgrad"}
+SEVERAL = {"task_sampling": "sequential", "gradient_surgery": "pcgrad"}
 
 
 def run(checkpoint, recipe, several=False):
@@ -82,7 +82,7 @@ def stopping(monkeypatch):
         {"freeze_layers": 1},
         {"quantization": "int4"},
         {"mini_batch_size": 1},
-        {"all_layers": "sample"},
+        {"all_layers": "mean"},
         SEVERAL,
     ],
     ids=str,

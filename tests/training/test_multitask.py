@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from conftest import tiny_model
 
 import evaluate
@@ -18,13 +17,7 @@ from tmft.errors import InputError
 from tmft.runs.predictor import Predictor
 from tmft.runs.sweeps import group_into_sweeps, read_results
 from tmft.tasks import TASKS
-from tmft.training.multitask import (
-    STOPPING_STRATEGIES,
-    TASK_SAMPLING,
-    MultiTask,
-    average_scores,
-    make_training_tasks,
-)
+from tmft.training.multitask import TASK_SAMPLING, MultiTask, average_scores, make_training_tasks
 from tmft.training_task import EpochSteps, PackedEmbedder
 
 ONE = ["a man plays", "the cat eats", "music", "two dogs in the park", "a woman", "not a cat"]
@@ -46,28 +39,15 @@ def training_tasks(names=tuple(DATA), loss_weights=None, width=24):
 # ------------------------------------------------------------------------------------------------------ steps
 
 
-def sampled(sampling, stopping="first_exhausted"):
-    """The steps of the three epochs of tasks with 3, 1 and 2 batches: one epoch, unless they differ."""
-    batches = [["a", "b", "c"], ["x"], ["1", "2"]]
-    num_steps = STOPPING_STRATEGIES[stopping](map(len, batches))
-    epochs = [
-        TASK_SAMPLING[sampling](batches, num_steps, (epoch, 3), torch.Generator().manual_seed(0))
-        for epoch in range(3)
-    ]
-    steps = epochs if sampling == "sequential" else epochs[:1]
-    return ["".join(batch for _, batch in step) for epoch in steps for step in epoch]
-
-
-def test_task_sampling_by_hand():
-    assert sampled("joint") == ["ax1"]
-    assert sampled("joint", "all_exhausted") == ["ax1", "bx2", "cx1"]
-    assert sampled("round-robin") == ["a", "x", "1"]
-    assert sampled("round-robin", "all_exhausted") == ["a", "x", "1", "b", "x", "2", "c", "x", "1"]
-    assert sampled("sequential") == ["a", "a", "a", "x", "x", "x", "1", "1", "1"]
-    in_turn = ["abc" * 3, "x" * 9, "121" * 3]  # whole tasks, an epoch of the run each
-    assert "".join(sampled("sequential", "all_exhausted")) == "".join(in_turn)
-    assert sorted(sampled("proportional")) == sorted("abcx12")
-    assert sampled("proportional") != list("abcx12")
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [("joint", ["ax1 by2"] * 3), ("sequential", ["a b a b a b", "x y x y x y", "1 2 1 2 1 2"])],
+)
+def test_task_sampling_by_hand(sampling, expected):
+    """The steps of three epochs of tasks with 3, 2 and 2 batches."""
+    batches = [["a", "b", "c"], ["x", "y"], ["1", "2"]]
+    epochs = [TASK_SAMPLING[sampling](batches, (epoch, 3)) for epoch in range(3)]
+    assert [" ".join("".join(batch for _, batch in step) for step in epoch) for epoch in epochs] == expected
 
 
 def test_sequential_tasks_follow_each_other_over_the_epochs_also_of_a_resumed_run():
@@ -75,7 +55,7 @@ def test_sequential_tasks_follow_each_other_over_the_epochs_also_of_a_resumed_ru
     model = tiny_model()
 
     def run(state=None):
-        tasks = MultiTask(training_tasks(), "sequential", "all_exhausted", epochs=2)
+        tasks = MultiTask(training_tasks(), "sequential", epochs=2)
         tasks.tokenize(model)
         steps = EpochSteps(tasks, 2, seed=0)
         if state:
@@ -86,8 +66,8 @@ def test_sequential_tasks_follow_each_other_over_the_epochs_also_of_a_resumed_ru
     first = [batch.task for [batch] in steps]
     state = steps.state_dict()
     second = [(batch.task, batch.token_ids) for [batch] in steps]
-    assert first == ["sst5"] * 6 + ["quora"] * 3
-    assert [name for name, _ in second] == ["quora"] * 3 + ["cs224n-sts"] * 6
+    assert first == ["sst5"] * 4 + ["quora"] * 2
+    assert [name for name, _ in second] == ["quora"] * 2 + ["cs224n-sts"] * 4
     assert [(batch.task, batch.token_ids) for [batch] in run(state)] == second
 
 
@@ -96,7 +76,7 @@ def test_every_epoch_has_as_many_steps_and_other_batches_and_a_seed_repeats_them
     model = tiny_model()
 
     def epochs():
-        tasks = MultiTask(training_tasks(), sampling, "all_exhausted", epochs=2)
+        tasks = MultiTask(training_tasks(), sampling, epochs=2)
         tasks.tokenize(model)
         steps = EpochSteps(tasks, 2, seed=0)
         first, second = ([[(b.task, b.token_ids) for b in step] for step in steps] for _ in range(2))
@@ -166,7 +146,7 @@ def command(course, tiny_folder):
     "more",
     [
         "",
-        "--task-sampling proportional --gradient-surgery pcgrad --loss-weights 1 2 0.5",
+        "--task-sampling sequential --gradient-surgery pcgrad --loss-weights 1 2 0.5",
         "--task sst5 quora cs224n-sts:concat_head --freeze-layers --dropout 0.3 --layer 2",
         "--task sst5 quora:concat_head cs224n-sts:dot_product_head --rescale-scores",
         "--mini-batch-size 1 --freeze-layers 1 --pooling cls",

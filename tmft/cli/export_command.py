@@ -27,7 +27,6 @@ from tmft.io.atomic import check_output_folder
 from tmft.io.text import read_lines
 from tmft.runs.predictor import FineTunedRun
 from tmft.runs.run_result import card_data_from_result
-from tmft.runs.sweeps import layer_curve
 from tmft.students.distill import draw_random_lines
 from tmft.students.narrow_models import factorize_embeddings
 from tmft.students.vocabulary_pruning import prune_vocabulary

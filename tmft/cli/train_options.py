@@ -40,7 +40,7 @@ TASK_OPTIONS = {"data", "data_root", "score_range", "objective", "selection_metr
 GROUPS = {
     "changes of the model": "init keep_layers init_from token_weights projection quantization",
     "memory and speed": "mini_batch_size freeze_layers cuda_graphs",
-    "several tasks": "task_sampling stopping_strategy loss_weights gradient_surgery",
+    "several tasks": "task_sampling loss_weights gradient_surgery",
     "one model for several layers and dimensions": "all_layers matryoshka_dims",
     "optimization": "epochs batch_size lr",
     "more of optimization": "precision weight_decay warmup_ratio max_grad_norm optimizer lr_schedule",
@@ -73,9 +73,7 @@ TEACHER_TASKS = [name for name, task in TASKS.items() if find_objective(task).ne
 TASK_NOTES = {
     "sample": "comes with tmft",
     "nli": "triplets with a contradiction",
-    "mlm": "masked language modeling",
-    "rtd": "replaced token detection",
-}
+} | PRETRAINING_TASKS
 
 
 def add_train_options(p: CommandLineParser) -> None:

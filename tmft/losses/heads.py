@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmft.errors import InputError
-from tmft.io.arguments import check_fields
+from tmft.io.arguments import check_fields, in_range
 from tmft.loss import Objective
 from tmft.tasks import Task
 
@@ -29,14 +28,12 @@ class HeadConfig:
     Raises InputError if a value is out of range.
     """
 
-    dropout: float = 0.0
+    dropout: float = in_range(0.0, 0, 0.99)
     dropout_after_features: bool = False
     rescale_to_labels: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not 0 <= self.dropout < 1:
-            raise InputError(f"dropout {self.dropout:g}: choose 0 or more, below 1", "dropout")
 
 
 class ClassHead(Objective):

@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tmft.errors import InputError
-from tmft.io.arguments import check_fields
+from tmft.io.arguments import check_fields, in_range
 from tmft.loss import Objective
 from tmft.metrics import cosines
 
@@ -72,12 +71,10 @@ class TemperatureConfig:
     Raises InputError if it is out of range.
     """
 
-    temperature: float = 0.05
+    temperature: float = in_range(0.05, 1e-6, 10)
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not 0 < self.temperature <= 10:
-            raise InputError(f"temperature {self.temperature:g}: choose above 0, up to 10", "temperature")
 
 
 @dataclass(frozen=True)

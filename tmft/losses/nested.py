@@ -1,4 +1,4 @@
-"""Losses on several sub-embeddings of a text at once, so that the trained model can be cut to any of them.
+"""Training several sub-embeddings of a text at once, so that the trained model can be cut to any of them.
 
 A sub-embedding is the embedding from one of the layers, or its first dimensions. The embeddings of all layers
 are concatenated in one tensor; the last one is that of the last layer, the full embedding.
@@ -10,9 +10,7 @@ Letters: P examples of k texts, S texts, N examples of a split, D dimensions of 
 K sub-embeddings, width = (l + 1) D, or D if only the last layer is used.
 """
 
-from collections.abc import Callable, Sequence
-from random import Random
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -20,8 +18,11 @@ from torch import Tensor
 
 from tmft.errors import InputError
 from tmft.loss import Objective
+from tmft.packing import pack
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.training_task import Batch, Embedder
 
-Texts = tuple[Tensor, ...]  # one sub-embedding of each of the k texts of P examples: k of (P, size)
+ALL_LAYERS = ("mean", "widening")  # which dimensions of each layer are trained: all, or more in a higher one
 
 
 class SubEmbeddingSlices:
@@ -30,31 +31,22 @@ class SubEmbeddingSlices:
     D: number of dimensions of the full embedding.
     dims: increasing numbers below D; the first 64 dimensions are a sub-embedding if 64 is among them.
     num_layers: l; the embeddings of the hidden states 0 to l are concatenated. None: the last one only.
-    seed: for the generator that `sample_loss` uses to choose sub-embeddings.
     widening: instead of `dims`, layer n has one sub-embedding, its first D n / l dimensions; layer 0 none.
-    Raises InputError if `dims` are not increasing numbers from 1 to D - 1.
+    Raises InputError if one of `dims` is not below D.
     """
 
-    random: Random
     width: int
 
     def __init__(
-        self,
-        D: int,
-        dims: Sequence[int] = (),
-        num_layers: int | None = None,
-        seed: int = 0,
-        widening: bool = False,
+        self, D: int, dims: Sequence[int] = (), num_layers: int | None = None, widening: bool = False
     ):
-        sizes = [*dims, D]
-        if sorted(set([0, *sizes])) != [0, *sizes]:
-            numbers = " ".join(map(str, dims))
+        if dims and dims[-1] >= D:
             raise InputError(
-                f"matryoshka_dims {numbers}: give increasing numbers, from 1 to {D - 1}", "matryoshka_dims"
+                f"matryoshka_dims {dims[-1]}: the model has {D} dimensions, give fewer", "matryoshka_dims"
             )
-        self.random = Random(seed)
         self.slices: dict[str, slice] = {}  # "layer 3 first 64" and so on; "" is the full embedding
         layers = [None] if num_layers is None else range(num_layers + 1)
+        sizes = [*dims, D]
         for index, layer in enumerate(layers):
             if widening and num_layers:
                 sizes = [D * index // num_layers] if index else []
@@ -68,55 +60,44 @@ class SubEmbeddingSlices:
         """Return {name: sub-embedding, (S, size)}; the last is the full one, "". embeddings: (S, width)."""
         return {name: embeddings[:, part] for name, part in self.slices.items()}
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"random": self.random.getstate()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.random.setstate(state["random"])
+class AllLayersEmbedder(Embedder):
+    """Embeds each sentence as its pooled hidden states 0 to l, concatenated, for a model with l layers.
 
-
-# The functions below combine the losses of the sub-embeddings of a batch into one scalar.
-# loss: returns the loss of one sub-embedding; sub_embeddings: all of them, the full one last; random: a
-# generator, which only sample_loss uses.
-
-
-def mean_loss(loss: Callable[[Texts], Tensor], sub_embeddings: list[Texts], random: Random) -> Tensor:
-    """Return the mean of the losses of all sub-embeddings.
-
-    loss: returns the loss of one sub-embedding. sub_embeddings: all of them, the full one last. random: not
-    used.
+    Raises InputError for a model that averages several layers.
     """
-    return torch.stack([loss(texts) for texts in sub_embeddings]).mean()
 
+    def __init__(self, model: SentenceEncoder):
+        super().__init__(model)
+        if model.layers is not None:
+            raise InputError(
+                "all_layers: the model averages several layers, so that none can be cut: name one layer",
+                "all_layers",
+            )
+        self.width = model.dimensions * (len(model.encoder.layers) + 1)
 
-def sample_loss(loss: Callable[[Texts], Tensor], sub_embeddings: list[Texts], random: Random) -> Tensor:
-    """Return the mean of two losses: of the full embedding, and of another one, drawn at random.
+    def __call__(self, batch: Batch) -> Tensor:
+        pooled = self.model.forward_all_layers(pack(batch.token_ids).to(self.device))  # (l + 1, S, D)
+        return pooled.transpose(0, 1).flatten(1)  # (S, (l + 1) D)
 
-    loss: returns the loss of one sub-embedding. sub_embeddings: all of them, the full one last. random:
-    draws.
-    """
-    return (loss(sub_embeddings[-1]) + loss(random.choice(sub_embeddings[:-1]))) / 2
-
-
-# The ways to combine the losses, by name. "widening" also chooses the sub-embeddings (SubEmbeddingSlices).
-ALL_LAYERS = {"mean": mean_loss, "sample": sample_loss, "widening": mean_loss}
+    def embed_no_grad(self, token_ids: Sequence[Sequence[int]]) -> Tensor:
+        pooled = self.model.embed_token_ids(token_ids, self.model.forward_all_layers)  # (l + 1, S, D)
+        return pooled.transpose(0, 1).flatten(1)  # (S, (l + 1) D)
 
 
 class NestedLoss(Objective):
-    """Applies the loss of an objective to every sub-embedding, and combines these losses into one.
+    """Applies the loss of an objective to every sub-embedding; the loss is the mean of these losses.
 
     objective: an instance of an entry of OBJECTIVES, made for embeddings of D dimensions. It must not have a
         head if there are sub-embeddings with fewer dimensions.
-    combine: an entry of ALL_LAYERS.
     """
 
     objective: Objective
     sub_embeddings: SubEmbeddingSlices
 
-    def __init__(self, objective: Objective, sub_embeddings: SubEmbeddingSlices, combine: str = "mean"):
+    def __init__(self, objective: Objective, sub_embeddings: SubEmbeddingSlices):
         super().__init__(sub_embeddings.width, None)
         self.objective, self.sub_embeddings = objective, sub_embeddings
-        self.combine = ALL_LAYERS[combine if len(sub_embeddings.slices) > 1 else "mean"]
 
     def forward(self, *embeddings_and_target: Tensor) -> Tensor:
         """Return the loss, a scalar.
@@ -125,10 +106,8 @@ class NestedLoss(Objective):
         """
         *embeddings, target = embeddings_and_target
         split_texts = [self.sub_embeddings.split(u).values() for u in embeddings]  # k of K of (P, size)
-        sub_embeddings = list(zip(*split_texts, strict=True))  # K of k of (P, size)
-        return self.combine(
-            lambda texts: self.objective(*texts, target), sub_embeddings, self.sub_embeddings.random
-        )
+        sub_embeddings = zip(*split_texts, strict=True)  # K of k of (P, size)
+        return torch.stack([self.objective(*texts, target) for texts in sub_embeddings]).mean()
 
     def predict(self, *embeddings: Tensor) -> np.ndarray:
         """Return the predictions of the objective, (N, ...), from the full embedding.

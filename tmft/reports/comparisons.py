@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tmft.evaluation.bootstrap import confidence_interval, resample_scores
-from tmft.runs.predictions import read_sweep_predictions
+from tmft.runs.run_result import read_sweep_predictions
 from tmft.runs.sweeps import Sweep, describe_differences
 
 

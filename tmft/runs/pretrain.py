@@ -1,8 +1,6 @@
 """A pre-training run from start to end: make the model, train it, print the progress, write the folder."""
 
-from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,45 +18,18 @@ from tmft.io.distributed import Processes
 from tmft.io.files import file_digest, is_file, read_json
 from tmft.io.formatting import escape_markdown, format_duration, percent
 from tmft.models import config_from_dict
-from tmft.models.families import (
-    FAMILIES,
-    convert_to_bert,
-    empty_encoder,
-    parameter_counts,
-    random_encoder,
-)
+from tmft.models.families import FAMILIES, convert_to_bert, empty_encoder, parameter_counts, random_encoder
 from tmft.pretraining.corpus import tokenize_files, train_wordpiece
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.pretraining_loop import PretrainingLog, PretrainingObjective, pretrain
-from tmft.pretraining.token_heads import (
-    MaskedLM,
-    ReplacedTokenDetection,
-    read_mlm_head,
-    read_rtd_head,
-)
+from tmft.pretraining.token_heads import MaskedLM, ReplacedTokenDetection, read_mlm_head, read_rtd_head
 from tmft.runs.result_json import read_provenance, to_json_types
 from tmft.runs.run_config import GENERATOR_SIZE, PretrainingConfig
 from tmft.runs.run_folder import check_run_name, open_run_folder, reserve_folder
 from tmft.runs.run_result import describe_environment, write_result
 from tmft.tokenizer import check_vocab_size
 
-# Pre-training task -> function that makes its masking from a tokenizer: mlm as in BERT; rtd as in ELECTRA,
-# where every masked token becomes [MASK].
-PRETRAINING_TASKS: dict[str, Callable[[Tokenizer], Masking]] = {
-    "mlm": partial(Masking.from_tokenizer, random_prob=0.1, keep_prob=0.1),
-    "rtd": partial(Masking.from_tokenizer, random_prob=0.0, keep_prob=0.0),
-}
-TASK_NAMES = {
-    "mlm": "masked language modeling",
-    "rtd": "replaced token detection",
-}
-METRIC_NAMES = {
-    "mlm_loss": "loss on masked tokens (nats)",
-    "mlm_accuracy": "accuracy on masked tokens",
-    "rtd_loss": "loss of replaced token detection (nats)",
-    "rtd_accuracy": "accuracy of replaced token detection",
-    "rtd_baseline": 'accuracy of predicting "original" for every token',
-}
+PRETRAINING_TASKS = {"mlm": "masked language modeling", "rtd": "replaced token detection"}
 MAX_TEXT_LENGTH = 10_000  # characters of the names of the text files in a card
 
 
@@ -105,9 +76,14 @@ def do_pretraining_run(
             model, tokenizer, start = from_scratch(config, source, architecture)
         else:
             model, tokenizer, start = from_checkpoint(config, source)
+        if isinstance(model, ReplacedTokenDetection):
+            width = model.generator.encoder.config.hidden_size
+            start += f"; a generator with random weights of hidden size {width}"
         model = model.to(device)
         corpus = tokenize_files(config.text, tokenizer, recipe.length_for(model))
-        masking = PRETRAINING_TASKS[config.task](tokenizer)
+        masking = Masking.from_tokenizer(tokenizer)
+        if config.task == "rtd":  # as in ELECTRA, where every masked token becomes [MASK]
+            masking = replace(masking, random_prob=0.0, keep_prob=0.0)
         precision = choose_precision(recipe.precision, device)
         num_processes = f" x {processes.world_size}" * (processes.world_size > 1)
         text_size = f"{len(corpus)} sentences, {len(corpus.tokens)} tokens"
@@ -148,32 +124,23 @@ def do_pretraining_run(
 def from_checkpoint(
     config: PretrainingConfig, folder: ModelFolder
 ) -> tuple[PretrainingObjective, Tokenizer, str]:
-    """Return the objective with the weights of a checkpoint, the tokenizer, and a description of both.
+    """Return the objective with the weights of a checkpoint, the tokenizer, and a description of the weights.
 
     A head that the checkpoint lacks gets random weights; the generator of task rtd is always new.
     """
     encoder, report = load_encoder_with_report(folder)
     tokenizer = load_tokenizer(folder)
     check_fits(config, tokenizer, encoder.config)
+    model: PretrainingObjective
     if config.task == "rtd":
-        rtd_head = read_rtd_head(folder, encoder.config)
-        head_source = (
-            "uses the checkpoint's own discriminator head"
-            if rtd_head
-            else "the checkpoint has no discriminator head: uses a new one"
-        )
-        encoder = to_electra(encoder)
-        size = config.generator_size or GENERATOR_SIZE
-        rtd = ReplacedTokenDetection(encoder.config, size, encoder, rtd_head)
-        start = f"{report}\n{head_source}, and {describe_generator(rtd)} with random weights"
-        return rtd, tokenizer, start
-    head, head_layout = read_mlm_head(folder, encoder.config) or (None, 0)
-    head_source = (
-        "uses the checkpoint's own MLM head"
-        if head
-        else "the checkpoint has no MLM head: uses a new one on its word embeddings"
-    )
-    return MaskedLM(encoder, head, head_layout), tokenizer, f"{report}\n{head_source}"
+        head = read_rtd_head(folder, encoder.config)
+        encoder, size = to_electra(encoder), config.generator_size or GENERATOR_SIZE
+        model, is_new = ReplacedTokenDetection(encoder.config, size, encoder, head), head is None
+    else:
+        head_and_layout = read_mlm_head(folder, encoder.config)
+        model, is_new = MaskedLM(encoder, *(head_and_layout or ())), head_and_layout is None
+    head_source = "a new head, as it has none for this task" if is_new else "its own head"
+    return model, tokenizer, f"{report}; {head_source}"
 
 
 def from_scratch(
@@ -200,16 +167,13 @@ def from_scratch(
         vocabulary = "a WordPiece vocabulary from the text"
     check_fits(config, tokenizer, encoder_config)
     model: PretrainingObjective
-    second_model = ""
     if config.task == "rtd":
         model = ReplacedTokenDetection(encoder_config, config.generator_size or GENERATOR_SIZE)
-        second_model = f"; {describe_generator(model)}"
     else:
         model = MaskedLM(random_encoder(encoder_config))
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     size = f"{encoder_config.num_hidden_layers} layers, hidden size {encoder_config.hidden_size}"
-    start = f"random weights: {size}{second_model}; {num_parameters:,} parameters in all; {vocabulary}"
-    return model, tokenizer, start
+    return model, tokenizer, f"random weights: {size}; {num_parameters:,} parameters in all; {vocabulary}"
 
 
 def to_electra(encoder: BaseEncoder) -> BaseEncoder:
@@ -223,12 +187,6 @@ def to_electra(encoder: BaseEncoder) -> BaseEncoder:
     electra = empty_encoder(replace(config, model_type="electra"), len(encoder.layers))
     electra.load_state_dict(weights, assign=True)
     return electra
-
-
-def describe_generator(model: ReplacedTokenDetection) -> str:
-    """Return a description of the generator, such as "a generator of hidden size 64 with 4 heads"."""
-    config = model.generator.encoder.config
-    return f"a generator of hidden size {config.hidden_size} with {config.num_attention_heads} heads"
 
 
 def check_fits(run: PretrainingConfig, tokenizer: Tokenizer, config: EncoderConfig) -> None:
@@ -297,7 +255,7 @@ def pretraining_card(config: EncoderConfig, component: str, result: dict[str, An
     initial_weights = (
         settings["ckpt"] or f"random weights with the architecture of {settings['from_scratch']}"
     )
-    rows = [f"| {METRIC_NAMES[name]} | {before[name]:.4f} | {after[name]:.4f} |" for name in after]
+    rows = [f"| {name.replace('_', ' ')} | {before[name]:.4f} | {after[name]:.4f} |" for name in after]
     batch_size = settings["batch_size"] * settings["gradient_accumulation_steps"]
     text = escape_markdown(", ".join(Path(name).name for name, _ in settings["text"]), MAX_TEXT_LENGTH)
     num_steps, duration = result["curve"][-1]["steps"], format_duration(result["seconds"])
@@ -305,7 +263,7 @@ def pretraining_card(config: EncoderConfig, component: str, result: dict[str, An
     return format_model_card(
         f"{title}: {config.model_type}, {config.num_hidden_layers} layers, hidden size {config.hidden_size}",
         f"""
-Pre-trained by {TASK_NAMES[settings["task"]]} from {escape_markdown(initial_weights)}:
+Pre-trained by {PRETRAINING_TASKS[settings["task"]]} from {escape_markdown(initial_weights)}:
 {result["tokens_seen"]:,} tokens seen in {num_steps} steps of {batch_size} sentences, learning rate
 {settings["lr"]:g}, seed {settings["seed"]}, {result["precision"]}, in {duration} hours.
 

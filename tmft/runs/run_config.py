@@ -1,6 +1,6 @@
 """The configuration of a run: all settings that its result depends on. result.json has them as `settings`."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from tmft.pooling import parse_pooling
 from tmft.pretraining.pretraining_loop import PretrainingRecipe
 from tmft.tasks import Task
 from tmft.training.gradient_surgery import GRADIENT_SURGERY
-from tmft.training.multitask import STOPPING_STRATEGIES, TASK_SAMPLING
+from tmft.training.multitask import TASK_SAMPLING
 
 # Batch size, learning rate and length of ELECTRA-small, the defaults of pre-training from scratch. Continued
 # pre-training uses the defaults of PretrainingRecipe, those of the TMFT paper.
@@ -27,8 +27,8 @@ FROM_SCRATCH_DEFAULTS: dict[str, Any] = {
     "lr": 5e-4,
     "max_length": 128,
 }
+MIN_FRACTION = 1e-6
 GENERATOR_SIZE = 0.25  # width of the generator as a fraction of the discriminator's, as in ELECTRA
-MAX_VOCAB_SIZE = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,16 @@ class FineTuningRecipe(Recipe):
     mini_batch_size: embed N examples of a batch at a time (gradient caching): the gradient is the same and
         needs less memory; None: the whole batch.
     task_sampling: joint: every step has a batch of each task (the Round-Robin of the report on CS 224N);
-        round-robin: the tasks take turns, with a batch each; sequential: one whole task after the other, in
-        equal parts of the run; proportional: all batches of all tasks in random order.
-    stopping_strategy: end of an epoch, but not with proportional. first_exhausted: when the smallest data set
-        has been used; all_exhausted: when all have been, the smaller ones repeatedly.
+        sequential: one whole task after the other, in equal parts of the run. An epoch ends when the smallest
+        data set has been used.
     gradient_surgery: log: log the cosine similarity of the gradients of each two tasks; pcgrad: also project
         each gradient onto the normal plane of those that it conflicts with (Yu et al. 2020).
     freeze_layers: do not train the embeddings and the first N layers or, with -1 (as an option, without N),
         the whole encoder; not with `all_layers`; None: nothing is frozen.
     all_layers: train the output of every kept layer in one run, so that the model can be truncated later.
-        mean: the mean of the losses of all layers; sample: in each step the mean of the losses of the last
-        layer and of a random one; widening: the mean of the losses of all layers, of which each has as many
-        dimensions as its depth allows: layer 2 of 6 a third of them, the last one all; None: only the output
-        of the last kept layer is trained.
+        mean: the mean of the losses of all layers; widening: the same, but each layer has as many dimensions
+        as its depth allows: layer 2 of 6 a third of them, the last one all; None: only the output of the last
+        kept layer is trained.
     matryoshka_dims: also train the first N dimensions of the embedding, for each N of these increasing
         numbers, such as 64 128, so that they can be used alone; not with a trained head; None: only the full
         embedding is trained.
@@ -62,7 +59,6 @@ class FineTuningRecipe(Recipe):
 
     mini_batch_size: int | None = in_range(None, 1, MAX_COUNT)
     task_sampling: str = choice("joint", TASK_SAMPLING)
-    stopping_strategy: str = choice("first_exhausted", STOPPING_STRATEGIES)
     gradient_surgery: str = choice("none", GRADIENT_SURGERY)
     freeze_layers: int | None = in_range(None, -1, MAX_COUNT)
     all_layers: str | None = choice(None, ALL_LAYERS)
@@ -72,10 +68,7 @@ class FineTuningRecipe(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.all_layers and self.freeze_layers is not None:
-            raise InputError(
-                "all_layers and freeze_layers: give one of the two", "all_layers", "freeze_layers"
-            )
+        check_exclusive(self, "all_layers", "freeze_layers")
         if self.all_layers == "widening" and self.matryoshka_dims:
             raise InputError(
                 "all_layers widening: it says itself how many dimensions a layer has: leave out "
@@ -135,8 +128,8 @@ class FineTuningConfig:
     projection: int | None = in_range(None, 1, MAX_COUNT)
     max_length: int | None = in_range(None, 3, MAX_COUNT)
     loss_weights: tuple[float, ...] | None = in_range(None, 0)
-    train_fraction: float = 1.0
-    dev_fraction: float | None = None
+    train_fraction: float = in_range(1.0, MIN_FRACTION, 1)
+    dev_fraction: float | None = in_range(None, MIN_FRACTION, 0.99)
     task: Task
     recipe: FineTuningRecipe
 
@@ -148,26 +141,8 @@ class FineTuningConfig:
         check_token_weights(self.token_weights, self.pooling)
         if self.keep_layers is not None:
             parse_keep_layers(",".join(map(str, self.keep_layers)))
-        if self.init == "random" and self.init_from:
-            raise InputError(
-                "init random and init_from exclude each other: use one of the two", "init", "init_from"
-            )
-        if self.keep_layers and self.init_from:
-            raise InputError(
-                "keep_layers and init_from exclude each other, as the earlier run has chosen its layers: "
-                "remove keep_layers",
-                "keep_layers",
-                "init_from",
-                "keep_layers",
-            )
-        if not 0 < self.train_fraction <= 1:
-            raise InputError(
-                f"train_fraction {self.train_fraction:g}: choose above 0, up to 1", "train_fraction"
-            )
-        if self.dev_fraction is not None and not 0 < self.dev_fraction < 1:
-            raise InputError(
-                f"dev_fraction {self.dev_fraction:g}: choose above 0 and below 1", "dev_fraction"
-            )
+        check_exclusive(self, "init", "init_from")
+        check_exclusive(self, "keep_layers", "init_from")  # the earlier run has chosen its layers
         tasks, batch_size = self.task.tasks_by_name, self.recipe.batch_size
         if not self.task.objective:
             raise InputError("this task cannot be trained, it has no objective: score it with evaluate.py")
@@ -190,11 +165,6 @@ class FineTuningConfig:
         fields = asdict(self)
         recipe = fields.pop("recipe")
         return fields | recipe
-
-    @property
-    def num_loaded_layers(self) -> int | None:
-        """The number of layers to read from the checkpoint, from the bottom; None reads all."""
-        return max(self.keep_layers) + 1 if self.keep_layers else self.layer
 
 
 @dataclass(frozen=True)
@@ -242,8 +212,8 @@ class PretrainingConfig:
     from_scratch: str | None = None
     seed: int = in_range(0, *SEED_RANGE)
     text: tuple[Path, ...] = ()
-    vocab_size: int | None = in_range(None, 1, MAX_VOCAB_SIZE)
-    generator_size: float | None = None
+    vocab_size: int | None = in_range(None, 1, MAX_COUNT)
+    generator_size: float | None = in_range(None, MIN_FRACTION, 1)
     save_fp16: bool = False
     recipe: PretrainingRecipe
 
@@ -262,10 +232,6 @@ class PretrainingConfig:
                 "ckpt",
                 "from_scratch",
             )
-        if self.generator_size is not None and not 0 < self.generator_size <= 1:
-            raise InputError(
-                f"generator_size {self.generator_size}: choose above 0, up to 1", "generator_size"
-            )
         if self.generator_size is not None and self.task != "rtd":
             raise InputError(
                 f"generator_size has no effect with `task` {self.task}, which has no generator: "
@@ -274,13 +240,7 @@ class PretrainingConfig:
                 "task",
                 "generator_size",
             )
-        if self.vocab_size is not None and self.from_scratch is None:
-            raise InputError(
-                "vocab_size has no effect with `ckpt`, which has a vocabulary: remove vocab_size",
-                "vocab_size",
-                "ckpt",
-                "vocab_size",
-            )
+        check_exclusive(self, "vocab_size", "ckpt")  # which has a vocabulary
 
     def to_flat_dict(self) -> dict[str, Any]:
         """Return the fields of this config and of its recipe in one dict.
@@ -305,6 +265,13 @@ class PretrainingConfig:
     def source(self) -> str:
         """The checkpoint or architecture that the run starts from: ckpt or from_scratch."""
         return self.ckpt or self.from_scratch or ""
+
+
+def check_exclusive(config: Any, one: str, other: str) -> None:
+    """Raise InputError if both of two fields of a config have another value than their default."""
+    defaults = {field.name: field.default for field in fields(config)}
+    if all(getattr(config, name) != defaults[name] for name in (one, other)):
+        raise InputError(f"{one} and `{other}`: give only one of the two", one, other)
 
 
 def parse_keep_layers(text: str) -> tuple[int, ...]:

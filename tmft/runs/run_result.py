@@ -1,13 +1,15 @@
-"""The result of a fine-tuning run: the content of its result.json, and its model card."""
+"""The result of a fine-tuning run: its result.json, its predictions on test, and its model card."""
 
 import math
 import platform
 import subprocess
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from tmft.callbacks import EpochResult
@@ -15,8 +17,9 @@ from tmft.checkpoints.model_card import ModelCardData, display_name, sentence_mo
 from tmft.device import choose_precision
 from tmft.errors import InputError
 from tmft.io.atomic import write_file
+from tmft.io.files import is_file, reading
 from tmft.io.formatting import escape_markdown, percent, to_json
-from tmft.metrics import is_computed_on_text
+from tmft.metrics import METRICS, expected_prediction, is_computed_on_text
 from tmft.models.families import parameter_counts
 from tmft.runs.result_json import (
     FORMAT,
@@ -27,9 +30,11 @@ from tmft.runs.result_json import (
     to_json_types,
 )
 from tmft.runs.run_config import Run
+from tmft.runs.sweeps import Sweep
 from tmft.sentence_encoder import SentenceEncoder
 
 MAX_PROVENANCE_LENGTH = 1000  # characters of the origin of the weights in a card
+PREDICTIONS_FILE = "predictions.npz"
 PACKAGES = ("torch", "safetensors", "tokenizers", "huggingface-hub", "numpy", "scipy")
 
 
@@ -90,8 +95,63 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
     }
 
 
-def card_data_from_result(result: dict[str, Any], curve: str = "") -> ModelCardData:
-    """Return the part of a model card that describes a run. curve: the Markdown of `layer_curve`."""
+# --------------------------------------------------------------------------- predictions: N test examples
+
+
+def save_predictions(predictions: Mapping[str, tuple[np.ndarray, object]], folder: Path) -> None:
+    """Write the predictions and the labels of the test split, (N,) each, to predictions.npz in a run folder.
+
+    predictions: {task: (predictions from which the metric was computed, labels)}. Nothing is written if there
+    are several tasks, or if the predictions are not one number per example.
+    """
+    [(predicted, labels), *other_tasks] = predictions.values()
+    if other_tasks or predicted.ndim > 1:
+        return
+
+    def write(path: Path) -> None:
+        with open(path, "wb") as file:  # given a path, np.savez would change its ending
+            np.savez(file, predicted=predicted, labels=np.asarray(labels))
+
+    write_file(folder / PREDICTIONS_FILE, write)
+
+
+def read_predictions(folder: Path) -> tuple[np.ndarray, np.ndarray] | None:
+    """Read the predictions and the labels of test from a run folder, (N,) each; None if it has none."""
+    path = folder / PREDICTIONS_FILE
+    if not is_file(path):
+        return None
+    with reading(path, "remove it"):  # the file may be anything; nothing in it is run as code
+        with np.load(path, allow_pickle=False) as arrays:
+            predicted, labels = arrays["predicted"], arrays["labels"]
+        are_vectors = predicted.ndim == 1 and 0 < len(predicted) and predicted.shape == labels.shape
+        are_numbers = all(array.dtype.kind in "biuf" for array in (predicted, labels))
+        if not (are_vectors and are_numbers and np.isfinite(labels).all()):
+            raise ValueError("it does not hold two arrays of numbers of equal length")
+        return predicted, labels
+
+
+def read_sweep_predictions(sweep: Sweep, layer: int) -> list[tuple[np.ndarray, np.ndarray, float | None]]:
+    """Return [(predictions (N,), labels (N,), threshold)] with an entry for each seed at a layer.
+
+    threshold: the one that the run chose on dev, None if its metric has none. The list is empty if a seed
+    has no predictions, if the labels of two seeds differ, or if the metric is not computed from one number
+    per example.
+    """
+    if sweep.metric not in METRICS or expected_prediction(sweep.metric) == "embedding":
+        return []
+    runs = []
+    for result in sweep.layers[layer]:
+        if (predictions := read_predictions(result["folder"])) is None:
+            return []
+        runs.append((*predictions, result["dev"].get("threshold")))
+    return runs if all(np.array_equal(labels, runs[0][1]) for _, labels, _ in runs) else []
+
+
+# ------------------------------------------------------------------------------------------ the model card
+
+
+def card_data_from_result(result: dict[str, Any]) -> ModelCardData:
+    """Return the part of a model card that describes a run."""
     runs = [*result["provenance"], result]
     task, scored_data = result["settings"]["task"], result["data"]
     if task.get("eval_files") and not is_computed_on_text(task["metric"]):
@@ -107,7 +167,7 @@ def card_data_from_result(result: dict[str, Any], curve: str = "") -> ModelCardD
     checkpoints = filter(None, (run["settings"]["ckpt"] for run in runs))  # pre-training may have had none
     task_options = task.get("objective_args") or {}
     return ModelCardData(
-        fine_tuning_to_markdown(result) + curve,
+        fine_tuning_to_markdown(result),
         "" if is_random else next(checkpoints, ""),
         defined,
         teachers=find_teachers(task_options),

@@ -44,9 +44,7 @@ def expand_grid(
         )
     check_run_name(run_name)
     if base_config.keep_layers and layers:
-        raise InputError(
-            "keep_layers and `layer` exclude each other: use one of the two", "keep_layers", "layer"
-        )
+        raise InputError("keep_layers and `layer`: give only one of the two", "keep_layers", "layer")
     runs: list[Run] = []
     reserved: dict[Path, str | None] = {}
     for ckpt in ckpts:
@@ -163,16 +161,10 @@ def parse_layer_ranges(text: str) -> list[range]:
 
 def check_same_model(folder: ModelFolder, original: ModelFolder, layer: int) -> None:
     """Check by config.json that `folder` holds the first layers of the original checkpoint."""
-    config, original_config = (asdict(one.config()) for one in (folder, original))
-    name = folder.name
-    if config["num_hidden_layers"] != layer:
-        raise InputError(
-            f"{name} has {config['num_hidden_layers']} layers, `layer` is {layer}: name a run at this layer",
-            "layer",
-        )
-    for key in original_config.keys() - {"num_hidden_layers"}:
-        if config.get(key) != original_config[key]:
+    config, expected = (asdict(one.config()) for one in (folder, original))
+    for key, value in (expected | {"num_hidden_layers": layer}).items():
+        if config.get(key) != value:
             raise InputError(
-                f"{name} has {key} {config.get(key)}, {original.name} has {original_config[key]}: name a run "
-                "of the same checkpoint"
+                f"{folder.name} has {key} {config.get(key)}, not {value}: name a run of {original.name} at "
+                f"layer {layer}"
             )

@@ -8,7 +8,6 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,12 +18,10 @@ from typing import Any
 from tmft.errors import sanitize, short_repr
 from tmft.io.files import PACKAGE_DATA, is_file
 from tmft.io.formatting import MAX_NAME_LENGTH, mean_and_std, text_bar, text_table
-from tmft.metrics import is_computed_on_text
 from tmft.runs.result_json import RESULT_FILE, find_score, list_score_names, read_result
 
 # The settings that tables compare, or that a line of a table is for.
 COMPARED_SETTINGS = ("ckpt", "init", "layer", "keep_layers", "seed", "init_from")
-FEW_EXAMPLES = 30  # below this number, a score is so uncertain that a line says so
 
 
 @dataclass
@@ -190,14 +187,14 @@ def group_by_task(sweeps: list[Sweep]) -> dict[str, list[Sweep]]:
     return tasks
 
 
-def layer_table(sweep: Sweep, splits: Sequence[str] = ("dev", "test")) -> str:
+def layer_table(sweep: Sweep) -> str:
     """Return a text table of a sweep, with a line per layer and a bar for the mean score on dev.
 
     A score is the metric that selected the epochs, x 100, as mean and std over the seeds. The layer that is
     best on dev, which has the longest bar, is marked. The shortest bar is that of the lowest score, not of 0.
     """
     means = [sweep.mean(layer, "dev") for layer in sweep.layers]
-    scores = [f"{split} {sweep.metric}" for split in splits]
+    scores = [f"{split} {sweep.metric}" for split in ("dev", "test")]
     bar = f"bar: dev {sweep.metric}" if len(sweep.layers) > 1 else ""
     lines = [["layer", "seeds", *scores, "parameters", "s/run", bar]]
     for i, (layer, runs) in enumerate(sweep.layers.items()):
@@ -206,7 +203,7 @@ def layer_table(sweep: Sweep, splits: Sequence[str] = ("dev", "test")) -> str:
             [
                 str(layer),
                 str(len(runs)),
-                *(mean_and_std(sweep.scores(layer, split)) for split in splits),
+                *(mean_and_std(sweep.scores(layer, split)) for split in ("dev", "test")),
                 f"{runs[0]['parameters']['stored'] / 1e6:.2f} M",
                 f"{statistics.mean(run['seconds'] for run in runs):.0f}",
                 text_bar(means, i) + mark,
@@ -215,35 +212,11 @@ def layer_table(sweep: Sweep, splits: Sequence[str] = ("dev", "test")) -> str:
     return text_table(lines)
 
 
-def sweep_summaries(folders: list[Path], splits: Sequence[str] = ("dev", "test")) -> list[str]:
-    """Return the name and the `layer_table` of each sweep among the finished runs in these folders.
-
-    A split of few examples has a line that says what its score is worth: of N examples, a correlation has a
-    standard error of 1 / sqrt(N), an accuracy of half as much; a mean cosine to a teacher differs little.
-    """
+def sweep_summaries(folders: list[Path]) -> list[str]:
+    """Return the name and the `layer_table` of each sweep among the finished runs in these folders."""
     paths = [path for folder in folders if is_file(path := folder / RESULT_FILE)]
     sweeps = group_into_sweeps([(path, read_result(path.parent)) for path in paths])
-    summaries = []
-    for sweep in sweeps:
-        lines = ["", sanitize(sweep.name, MAX_NAME_LENGTH), layer_table(sweep, splits)]
-        run = next(iter(sweep.layers.values()))[0]
-        for split in splits:
-            count = run[split].get("pairs", 0)
-            if 0 < count < FEW_EXAMPLES and not is_computed_on_text(sweep.metric):
-                error = f"about {100 / math.sqrt(count):.0f} points"
-                lines.append(f"{split} has {count} examples: by chance, a score of so few is {error} off")
-        summaries.append("\n".join(lines))
-    return summaries
-
-
-def layer_curve(folder: Path) -> str:
-    """Return Markdown with a table of all layers in the sweep of a run; "" if there is only one layer."""
-    paths = sorted(folder.absolute().parent.glob(f"*/{RESULT_FILE}"))
-    for sweep in group_into_sweeps([(path, read_result(path.parent)) for path in paths]):
-        folders = [run["folder"] for runs in sweep.layers.values() for run in runs]
-        if folder.absolute() in folders and len(sweep.layers) > 1:
-            return f"\nThe layers of this sweep:\n\n```\n{layer_table(sweep)}\n```\n"
-    return ""
+    return [f"\n{sanitize(sweep.name, MAX_NAME_LENGTH)}\n{layer_table(sweep)}" for sweep in sweeps]
 
 
 @cache

@@ -24,17 +24,15 @@ from tmft.errors import InputError
 from tmft.io.distributed import single_process
 from tmft.io.formatting import format_duration, percent
 from tmft.loop import fit
-from tmft.losses.nested import NestedLoss, SubEmbeddingSlices
-from tmft.runs.predictions import save_predictions
+from tmft.losses.nested import AllLayersEmbedder, NestedLoss, SubEmbeddingSlices
 from tmft.runs.predictor import save_heads
 from tmft.runs.result_json import format_provenance
 from tmft.runs.run_config import FineTuningRecipe, Run
 from tmft.runs.run_folder import data_digests, open_run_folder
-from tmft.runs.run_result import fine_tuning_result, write_result
+from tmft.runs.run_result import fine_tuning_result, save_predictions, write_result
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.speed.cuda_graphs import GraphedEmbedder
 from tmft.students.quantized_weights import QuantizedWeights
-from tmft.training.all_layers import AllLayersEmbedder
 from tmft.training.checkpointing import Checkpointing, TrainingCheckpoint
 from tmft.training.freezing import FreezeLayers, PrecomputedEmbedder
 from tmft.training.gradient_cache import GradientCache
@@ -65,8 +63,9 @@ def train_run(
         if checkpoint is None:
             return
         torch.manual_seed(config.seed)  # random weights, if asked for, and dropout
+        num_layers = config.keep_layers[-1] + 1 if config.keep_layers else config.layer  # to be read
         model = SentenceEncoder.from_pretrained(
-            run.init_folder, config.num_loaded_layers, config.pooling, config.max_length, config.init
+            run.init_folder, num_layers, config.pooling, config.max_length, config.init
         )
         model.to(device).source = config.init_from or config.ckpt
         if mix := read_settings(run.init_folder, config.pooling).layer_mix:
@@ -87,7 +86,7 @@ def train_run(
         tasks = make_training_tasks(config.task, model.dimensions, data, config.loss_weights)
 
         print(run_header(run, model, {name: len(splits["train"]) for name, splits in data.items()}))
-        task, embed, own = assemble_training(model, tasks, recipe, config.seed, checkpoint)
+        task, embed, own = assemble_training(model, tasks, recipe, checkpoint)
         metric, epochs = config.task.metric, []
         for epoch in fit(model, task, recipe, config.seed, embed, [*own, *callbacks]):
             epochs.append(epoch)
@@ -118,14 +117,12 @@ def assemble_training(
     model: SentenceEncoder,
     tasks: dict[str, TrainingTask],
     recipe: FineTuningRecipe,
-    seed: int = 0,
     checkpoint: TrainingCheckpoint | None = None,
 ) -> tuple[TrainingTask, Embedder, list[Callback]]:
     """Return the task, the `embed` and the callbacks with which `fit` does all that a recipe asks for.
 
     If all options have their defaults, these are the only task, a PackedEmbedder and no callback.
     tasks: name -> TrainingTask; if sub-embeddings are trained, the loss of each is wrapped in place.
-    seed: for the sub-embeddings that are sampled.
     """
     gradient_surgery = GRADIENT_SURGERY[recipe.gradient_surgery]
     # Both keep gradients for longer than a CUDA graph leaves them as they are.
@@ -139,7 +136,7 @@ def assemble_training(
     [first_task, *others] = tasks.values()
     task: TrainingTask = first_task
     if others:
-        task = MultiTask(tasks, recipe.task_sampling, recipe.stopping_strategy, recipe.epochs)
+        task = MultiTask(tasks, recipe.task_sampling, recipe.epochs)
 
     if recipe.freeze_layers is not None:
         freeze = FreezeLayers(model, recipe.freeze_layers)
@@ -159,7 +156,7 @@ def assemble_training(
     if recipe.all_layers or recipe.matryoshka_dims:
         num_layers = len(model.encoder.layers) if recipe.all_layers else None
         dims, widening = recipe.matryoshka_dims or (), recipe.all_layers == "widening"
-        sub_embeddings = SubEmbeddingSlices(model.dimensions, dims, num_layers, seed, widening)
+        sub_embeddings = SubEmbeddingSlices(model.dimensions, dims, num_layers, widening)
         for name, single in tasks.items():
             if (dims or widening) and single.objective.has_head:
                 option = "matryoshka_dims" if dims else "all_layers"
@@ -168,9 +165,9 @@ def assemble_training(
                     "choose an objective without a head",
                     option,
                 )
-            single.outer_objective = NestedLoss(single.objective, sub_embeddings, recipe.all_layers or "mean")
+            single.outer_objective = NestedLoss(single.objective, sub_embeddings)
         if recipe.all_layers:
-            embed = AllLayersEmbedder(model, sub_embeddings)
+            embed = AllLayersEmbedder(model)
 
     if recipe.mini_batch_size:
         embed = GradientCache(embed, recipe.mini_batch_size)

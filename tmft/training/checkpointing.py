@@ -257,7 +257,6 @@ class Checkpointing(Callback):
             "scheduler": state.scheduler,
             "scaler": state.scaler,
             "steps": state.steps,
-            "embed": state.embed,
         }
         for callback in state.callbacks:
             stateful[type(callback).__name__] = callback

@@ -41,12 +41,6 @@ class GradientCache(Embedder):
         """Embed S sentences as `Embedder.embed_no_grad` does. token_ids: the ids of each sentence."""
         return self.embed.embed_no_grad(token_ids)
 
-    def state_dict(self) -> dict[str, Any]:
-        return self.embed.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.embed.load_state_dict(state)
-
 
 class RecomputedEmbedding(torch.autograd.Function):
     """Embeds a batch without a graph; its backward pass embeds each mini-batch again, with a graph."""

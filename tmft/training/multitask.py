@@ -22,61 +22,32 @@ from tmft.training_task import Embedder, EvalOutput, TrainingTask
 
 # A sampling takes the batches of each task and returns the steps of one epoch. A batch has the indices of its
 # examples; a step is a list of (index of a task, batch). progress: (number of the epoch, number of epochs).
-# num_steps: how many steps with a batch of each task an epoch has; a task with fewer batches repeats them.
+# An epoch has as many batches of each task as the smallest data set.
 Batches = Sequence[Sequence[Tensor]]
 StepPlan = list[list[tuple[int, Tensor]]]
 
 
-def plan_joint(
-    task_batches: Batches, num_steps: int, progress: tuple[int, int], generator: torch.Generator
-) -> StepPlan:
+def plan_joint(task_batches: Batches, progress: tuple[int, int]) -> StepPlan:
     """Return steps with one batch of every task each, whose gradients are summed."""
-    return [
-        [(task, own_batches[step % len(own_batches)]) for task, own_batches in enumerate(task_batches)]
-        for step in range(num_steps)
-    ]
+    return [list(enumerate(batches)) for batches in zip(*task_batches, strict=False)]
 
 
-def plan_round_robin(
-    task_batches: Batches, num_steps: int, progress: tuple[int, int], generator: torch.Generator
-) -> StepPlan:
-    """Return steps with a single batch, in which the tasks take turns: the batches of plan_joint."""
-    steps = plan_joint(task_batches, num_steps, progress, generator)
-    return [[batch] for step in steps for batch in step]
-
-
-def plan_sequential(
-    task_batches: Batches, num_steps: int, progress: tuple[int, int], generator: torch.Generator
-) -> StepPlan:
+def plan_sequential(task_batches: Batches, progress: tuple[int, int]) -> StepPlan:
     """Return steps with a single batch, over the whole run first those of one task, then those of the next.
 
     In all its epochs a run has as many batches of each task as with plan_joint; here all those of the first
     task come before those of the second. An epoch is a part of that order, as long as every other epoch.
     """
-    (epoch, epochs), num_tasks = progress, len(task_batches)
-    positions = range(epoch * num_tasks * num_steps, (epoch + 1) * num_tasks * num_steps)
-    tasks = [position // (epochs * num_steps) for position in positions]
+    (epoch, epochs), num_tasks, num_batches = progress, len(task_batches), min(map(len, task_batches))
+    positions = range(epoch * num_tasks * num_batches, (epoch + 1) * num_tasks * num_batches)
+    tasks = [position // (epochs * num_batches) for position in positions]
     return [
-        [(task, task_batches[task][position % num_steps % len(task_batches[task])])]
+        [(task, task_batches[task][position % num_batches])]
         for task, position in zip(tasks, positions, strict=True)
     ]
 
 
-def plan_proportional(
-    task_batches: Batches, num_steps: int, progress: tuple[int, int], generator: torch.Generator
-) -> StepPlan:
-    """Return steps with a single batch: all batches of all tasks, in a random order."""
-    steps = [[(task, batch)] for task, own_batches in enumerate(task_batches) for batch in own_batches]
-    return [steps[index] for index in torch.randperm(len(steps), generator=generator).tolist()]
-
-
-TASK_SAMPLING = {
-    "joint": plan_joint,
-    "round-robin": plan_round_robin,
-    "sequential": plan_sequential,
-    "proportional": plan_proportional,
-}
-STOPPING_STRATEGIES: dict[str, Callable[..., Any]] = {"first_exhausted": min, "all_exhausted": max}
+TASK_SAMPLING = {"joint": plan_joint, "sequential": plan_sequential}
 
 
 # ------------------------------------------------------------------------------------------------- the tasks
@@ -87,23 +58,14 @@ class MultiTask(TrainingTask):
 
     tasks: name -> TrainingTask.
     sampling: an entry of TASK_SAMPLING, which decides from which tasks each step takes its batches.
-    stopping: an entry of STOPPING_STRATEGIES: an epoch ends when the smallest or the largest data set has
-        been used; proportional sampling uses every batch once.
     epochs: number of epochs of the run, which sequential sampling divides among the tasks.
     """
 
-    sampling: Callable[..., StepPlan]
-    stopping: Callable[..., Any]
+    sampling: Callable[[Batches, tuple[int, int]], StepPlan]
 
-    def __init__(
-        self,
-        tasks: dict[str, TrainingTask],
-        sampling: str = "joint",
-        stopping: str = "first_exhausted",
-        epochs: int = 1,
-    ):
+    def __init__(self, tasks: dict[str, TrainingTask], sampling: str = "joint", epochs: int = 1):
         self.tasks, self.epochs = tasks, epochs
-        self.sampling, self.stopping = TASK_SAMPLING[sampling], STOPPING_STRATEGIES[stopping]
+        self.sampling = TASK_SAMPLING[sampling]
 
     @property
     def selection_metric(self) -> str:
@@ -128,8 +90,7 @@ class MultiTask(TrainingTask):
         """Draw the steps of an epoch; the sampling decides of which tasks a step has batches."""
         tasks = list(self.tasks.values())
         task_batches = [shuffle_into_batches(task.num_examples, batch_size, generator) for task in tasks]
-        num_steps = self.stopping(map(len, task_batches))
-        steps = self.sampling(task_batches, num_steps, (epoch, self.epochs), generator)
+        steps = self.sampling(task_batches, (epoch, self.epochs))
         return [[(tasks[index], indices) for index, indices in step] for step in steps]
 
     def evaluate(self, embed: Embedder, split: str, dev_metrics: dict[str, Any] | None = None) -> EvalOutput:
