@@ -14,7 +14,7 @@ from test_report import write_run
 from tmft import InputError
 from tmft.cli import report_command as report
 from tmft.reports.page import Page, csv_table, escape_latex, latex_table
-from tmft.runs.predictions import PREDICTIONS_FILE
+from tmft.runs.run_result import PREDICTIONS_FILE
 
 ODD = r'\input{/etc/passwd} $x_1^2$ 50 % & <b> #1 ~ "a" [b] é -- `` {} ± …'
 LINES = [["layer", ODD], ["[0]", "1.00 ± 0.10"], ["*", "+0.41"], ["", "-2.14"]]

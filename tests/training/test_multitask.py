@@ -10,7 +10,6 @@ from conftest import tiny_model
 
 import evaluate
 import train
-from tmft.cli import report_command as report
 from tmft.data import Examples
 from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
@@ -247,20 +246,16 @@ def test_a_class_that_dev_alone_has_is_one_line(command, course):
         train.main(command)
 
 
-# -------------------------------------------------------------------------------- what is drawn and handed in
+# ------------------------------------------------------------------------------------ what is handed in
 
 
-def test_the_cosines_of_a_run_are_noted_and_drawn(command, course, capsys):
-    pytest.importorskip("matplotlib")
-    train.main([*command, "--gradient-surgery", "log", "--num-seeds", "2"])
+def test_the_cosines_of_a_run_are_noted(command, course):
+    train.main([*command, "--gradient-surgery", "log"])
     result = json.loads((course / "runs/tiny-sst5+quora+cs224n-sts-layer4-seed0/result.json").read_text())
     pairs = ["sst5, quora", "sst5, cs224n-sts", "quora, cs224n-sts"]
     for epoch in result["epochs"]:
         assert list(epoch["gradient_cosines"]) == pairs
         assert all(len(values) == 1 and -1 <= values[0] <= 1 for values in epoch["gradient_cosines"].values())
-    report.main([str(course / "runs")])
-    drawn = (course / "runs/report/gradients.svg").read_text()
-    assert drawn.count("<path") > 3
 
 
 def test_predictions_are_handed_in_as_the_course_takes_them(command, course, capsys):

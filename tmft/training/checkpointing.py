@@ -40,7 +40,7 @@ class TrainingCheckpoint:
     digests: those of the data and the checkpoint that the run reads; they are saved, too.
 
     The saved settings and digests are in `content`, which is {} if there is no file. They are not compared
-    here but by `lock_run_folder`, which raises InputError if they differ from those of the run.
+    here but by `open_run_folder`, which raises InputError if they differ from those of the run.
 
     Inside `with checkpoint:` the first Ctrl-C (or SIGTERM) saves the state after the current step and stops;
     several processes do so within SYNC_EVERY steps. The second one stops at once, without saving.
