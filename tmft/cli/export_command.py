@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     check_output_folder(args.folder, is_new=True)
     result = FineTunedRun(args.model).result
-    card_data = card_data_from_result(result, layer_curve(Path(args.model))) if result else ModelCardData()
+    card_data = card_data_from_result(result) if result else ModelCardData()
     original = exported = load_model(args, command_device(args.device), "float32").to("cpu")
     path = args.prune_vocabulary
     if path:
