@@ -12,7 +12,6 @@ import pytest
 import torch
 from conftest import SENTENCES, tiny_model, training_task
 
-from tmft.callbacks import Callback
 from tmft.data import Examples
 from tmft.loop import Recipe, fit
 from tmft.loss import CosineMSE
@@ -21,7 +20,7 @@ from tmft.runs.run_config import FineTuningRecipe
 from tmft.runs.train_run import assemble_training
 from tmft.speed.cuda_graphs import MAX_SHAPES, CudaGraphs, GraphedEmbedder
 from tmft.students.quantized_weights import QuantizedWeights
-from tmft.tasks import TASKS, Task
+from tmft.tasks import TASKS
 from tmft.training.multitask import make_training_tasks
 from tmft.training_task import PackedEmbedder
 
@@ -67,24 +66,13 @@ class EmbedderAsOnGPU(PackedEmbedder):
         return self.graphs(pack(batch.token_ids, rows_multiple=ROWS_MULTIPLE))
 
 
-class GradientNorms(Callback):
-    """Notes what a callback sees of the gradients of each step."""
-
-    def __init__(self):
-        self.norms = []
-
-    def on_pre_optimizer_step(self, state):
-        self.norms.append([w.grad.norm().item() for w in state.weights.parameters if w.grad is not None])
-
-
-def train(embed, task=None, recipe=RECIPE, callbacks=()):
-    """Return losses and norms of gradients, and the weights, of a short training, with dropout."""
-    model, seen = embed.model, GradientNorms()
+def train(embed, recipe=RECIPE, callbacks=()):
+    """Return the losses and the weights of a short training, with dropout."""
     torch.manual_seed(0)
-    task = task or training_task(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN)
-    losses = [epoch.loss for epoch in fit(model, task, recipe, 0, embed, [*callbacks, seen])]
-    assert len(set(losses)) == recipe.epochs and len(seen.norms) >= 9
-    return losses + seen.norms, [weight.detach().clone() for weight in model.parameters()]
+    task = training_task(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN)
+    losses = [epoch.loss for epoch in fit(embed.model, task, recipe, 0, embed, callbacks)]
+    assert len(set(losses)) == recipe.epochs
+    return losses, [weight.detach().clone() for weight in embed.model.parameters()]
 
 
 def assert_same(one, other):
@@ -105,20 +93,6 @@ def test_replayed_steps_give_the_same_bits_as_usual_ones(precision, is_quantized
     assert (capture.captures, capture.replays) == (4, 4 + 2 * (9 - 2))
 
 
-def test_the_weights_of_several_tasks_in_a_step_are_the_same():
-    def all_tasks(model):
-        subtasks = {name: TASKS["stsb"] for name in ("one", "two")}
-        data = {name: {"train": TRAIN, "dev": TRAIN} for name in subtasks}
-        tasks = make_training_tasks(Task("", subtasks=subtasks), model.dimensions, data)
-        return assemble_training(model, tasks, FineTuningRecipe())[0]
-
-    usual, graphed = (tiny_model(untrained=True) for _ in range(2))
-    capture = Counted()
-    replayed = train(EmbedderAsOnGPU(graphed, capture), task=all_tasks(graphed))
-    assert_same(replayed, train(EmbedderAsOnGPU(usual), task=all_tasks(usual)))
-    assert capture.replays > 20
-
-
 def fails(function):
     raise RuntimeError("operation not permitted when stream is capturing\nmore lines")
 
@@ -128,22 +102,11 @@ def does_nothing(function):
     return lambda: None
 
 
-def draws_other_dropout(function):
-    function()
-
-    def replay():
-        torch.rand(1)
-        function()
-
-    return replay
-
-
 @pytest.mark.parametrize(
     "capture, reason",
     [
-        (fails, "operation not permitted when stream is capturing"),
-        (does_nothing, "their embeddings and gradients differ from the usual ones by "),
-        (draws_other_dropout, "their embeddings and gradients differ from the usual ones by "),
+        (fails, "operation not permitted"),
+        (does_nothing, "their embeddings and gradients differ from the usual"),
     ],
 )
 def test_what_cannot_be_captured_is_computed_as_usual_and_said_once(capture, reason, caplog):
@@ -153,15 +116,6 @@ def test_what_cannot_be_captured_is_computed_as_usual_and_said_once(capture, rea
     [message] = [record.message for record in caplog.records]
     assert message.startswith(f"training steps are not replayed as CUDA graphs: {reason}")
     assert "\n" not in message and not embed.graphs.passes
-
-
-def test_values_that_are_not_numbers_end_the_replays(caplog):
-    model = tiny_model()
-    model.encoder.layers[0].feed_forward.down.bias.data[0] = torch.nan
-    graphs = CudaGraphs(model.train(), compute_again)
-    for _ in range(2):
-        graphs(BATCH)
-    assert "differ from the usual ones by nan" in caplog.text
 
 
 def test_weights_that_move_in_memory_are_captured_again():
@@ -228,19 +182,14 @@ def test_gradients_of_two_batches_add_up_and_unused_weights_have_none():
         torch.testing.assert_close(grad, weight.grad)
 
 
-def test_large_batches_are_computed_as_usual(monkeypatch):
-    for limit, expected in ((BATCH.input_ids.numel(), 2), (BATCH.input_ids.numel() - 1, 0)):
-        monkeypatch.setattr("tmft.speed.cuda_graphs.MAX_POSITIONS", limit)
-        capture = Counted()
-        graphs = CudaGraphs(tiny_model().train(), capture)
-        for _ in range(3):
-            graphs(BATCH)
-        assert capture.captures == expected
-
-
-def test_only_so_many_shapes_are_captured():
+def test_only_so_many_shapes_are_captured_and_no_large_batch(monkeypatch):
     capture = Counted()
     graphs = CudaGraphs(tiny_model().train(), capture)
+    monkeypatch.setattr("tmft.speed.cuda_graphs.MAX_POSITIONS", BATCH.input_ids.numel() - 1)
+    for _ in range(3):
+        graphs(BATCH)
+    assert capture.captures == 0
+    monkeypatch.undo()
     for num_sentences in range(1, MAX_SHAPES + 3):
         for _ in range(2):
             graphs(pack([[1, 5, 2]] * num_sentences))
@@ -257,21 +206,14 @@ def test_the_rows_of_a_batch_are_rounded_up_and_the_embeddings_stay_as_they_are(
 
 
 @pytest.mark.parametrize(
-    "changes, is_graphed",
-    [
-        ({}, True),
-        ({"cuda_graphs": False}, False),
-        ({"mini_batch_size": 2}, False),
-        ({"gradient_surgery": "pcgrad"}, False),
-        ({"gradient_surgery": "log"}, False),
-    ],
+    "changes", [{}, {"cuda_graphs": False}, {"mini_batch_size": 2}, {"gradient_surgery": "log"}]
 )
-def test_what_keeps_gradients_for_longer_has_no_graphs(changes, is_graphed):
+def test_what_keeps_gradients_for_longer_has_no_graphs(changes):
     model = tiny_model()
     tasks = make_training_tasks(TASKS["stsb"], model.dimensions, {"": {"train": TRAIN, "dev": TRAIN}})
     _, embed, _ = assemble_training(model, tasks, FineTuningRecipe(**changes))
     embed = getattr(embed, "embed", embed) if "mini_batch_size" in changes else embed
-    assert isinstance(embed, GraphedEmbedder) == is_graphed
+    assert isinstance(embed, GraphedEmbedder) == (not changes)
 
 
 def test_autocast_keeps_no_weights_of_a_captured_pass_and_goes_on_keeping_others(caplog):

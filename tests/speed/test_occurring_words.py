@@ -3,6 +3,7 @@
 tests/speed/test_without_speed.py compares training it with training the whole table.
 """
 
+import pytest
 import torch
 from torch import nn
 
@@ -12,32 +13,13 @@ from tmft.speed.occurring_words import OccurringWords
 SENTENCES = [[2, 7, 3], [2, 5, 5, 3]]  # four words of ten
 
 
-def embeddings(word: nn.Embedding) -> TokenEmbeddings:
-    """What holds the table in an encoder."""
-    module = TokenEmbeddings()
-    module.word = word
-    return module
-
-
-def test_a_block_without_a_step_changes_nothing_and_words_are_copies():
-    ours = embeddings(nn.Embedding(10, 4))
-    before = ours.word.weight.detach().clone()
-    words = OccurringWords(ours, SENTENCES)
-    with words:
-        assert torch.equal(ours.word(torch.tensor(7)), before[7])
-    assert torch.equal(ours.word.weight, before)
-    with torch.no_grad():
-        words.compact.weight.add_(1)
-    assert torch.equal(ours.word.weight, before)
-
-
-def test_a_block_that_ends_in_an_error_leaves_the_whole_table():
-    ours = embeddings(nn.Embedding(10, 4))
-    table, words = ours.word, OccurringWords(ours, SENTENCES)
-    try:
-        with words:
-            torch.nn.init.ones_(ours.word.weight)
-            raise KeyboardInterrupt
-    except KeyboardInterrupt:
-        pass
-    assert ours.word is table and table.weight.eq(1).all(1).nonzero().flatten().tolist() == [2, 3, 5, 7]
+def test_a_block_that_ends_in_an_error_leaves_the_whole_table_with_the_words_as_they_are():
+    embeddings = TokenEmbeddings()
+    embeddings.word = table = nn.Embedding(10, 4)
+    words = OccurringWords(embeddings, SENTENCES)
+    with pytest.raises(KeyboardInterrupt), words:
+        assert torch.equal(embeddings.word(torch.tensor(7)), table.weight[7])
+        torch.nn.init.ones_(embeddings.word.weight)
+        raise KeyboardInterrupt
+    words.compact.weight.data.add_(1)  # the words of the block were copies
+    assert embeddings.word is table and table.weight.eq(1).all(1).nonzero().flatten().tolist() == [2, 3, 5, 7]

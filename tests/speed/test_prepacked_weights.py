@@ -4,19 +4,15 @@ import copy
 import pickle
 import random
 import sys
-import threading
 from contextlib import nullcontext
 from linecache import getline
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from conftest import SENTENCES, tiny_model
-from torch import nn
-
-sys.path.append(str(Path(__file__).parent.parent / "models"))
 from random_configs import RANDOM_CONFIGS
+from torch import nn
 
 from tmft.bert import SelfAttention
 from tmft.models.families import config_from_dict, random_encoder
@@ -97,63 +93,46 @@ def test_weights_are_copied_for_many_sentences_and_in_a_block_of_the_owner(produ
 
 
 @needs_onednn
-@pytest.mark.parametrize("where", ["on the way in", "in the first layer"])
-def test_after_an_interrupt_at_any_line_the_model_is_as_it_was(where, products):
+def test_after_an_interrupt_at_any_line_until_the_first_layer_the_model_is_as_it_was(products):
     """One training step then gives a gradient to each parameter of each layer."""
     model = tiny_model()
     before, precision = state(model.train()), BACKEND.fp32_precision
 
-    def interrupt_at(number):
-        """Interrupt a call of encode at a line of matmul.py; return False if it has no such number."""
+    def interrupt(frame, event, _):
+        if frame.f_code.co_filename != matmul.__file__:
+            return None
+        # Python frees a lock before it answers an interrupt
+        is_lock = "with LOCK" in getline(frame.f_code.co_filename, frame.f_lineno)
+        if event == "line" and not is_lock and next(lines, None) is None:
+            raise KeyboardInterrupt
+        return interrupt
+
+    def interrupt_in_layer(*_):
+        sys.settrace(None)
+        raise KeyboardInterrupt
+
+    model.encoder.layers[0].register_forward_pre_hook(interrupt_in_layer)
+    for number in range(10_000):
         lines = iter(range(number))
-
-        def trace(frame, event, _):
-            if frame.f_code.co_filename != matmul.__file__:
-                return None
-            # Python frees a lock before it answers an interrupt
-            is_lock = "with LOCK" in getline(frame.f_code.co_filename, frame.f_lineno)
-            if event == "line" and not is_lock and next(lines, None) is None:
-                raise KeyboardInterrupt
-            return trace
-
-        def stop(*_):
-            sys.settrace(None)
-            if where == "in the first layer":
-                raise KeyboardInterrupt
-
-        hook = model.encoder.layers[0].register_forward_pre_hook(stop)
         try:
-            if where == "on the way in":
-                sys.settrace(trace)
+            sys.settrace(interrupt)
             model.encode(SENTENCES)
         except KeyboardInterrupt:
-            return True
+            pass
         finally:
             sys.settrace(None)
-            hook.remove()
-        return False
-
-    number = 0
-    while interrupt_at(number) and number < 10_000:
         assert state(model) == before and not BLOCKS and not ACTIVE, number
         assert BACKEND.fp32_precision == precision
-        number += 1 if where == "on the way in" else 10_000
+        if next(lines, None) is not None:  # it got to the layer
+            break
     assert number > 100
+    model.encoder.layers[0]._forward_pre_hooks.clear()
     model(pack(model.tokenize(SENTENCES))).sum().backward()
     assert all(parameter.grad is not None for parameter in model.encoder.layers.parameters())
 
 
 def zero_a_head(model):
     model.encoder.layers[0].attention.output.weight.data[:, :12] = 0
-
-
-def change_rows_by_numpy(model):
-    model.encoder.layers[0].feed_forward.up.weight.detach().numpy()[:10] *= 2
-
-
-def transpose_data(model):
-    weight = model.encoder.layers[0].attention.value.weight
-    weight.data = weight.data.t()
 
 
 def replace_forward(model):
@@ -165,9 +144,7 @@ def remove_a_bias(model):
     model.encoder.layers[0].attention.query.bias = None
 
 
-@pytest.mark.parametrize(
-    "change", [zero_a_head, change_rows_by_numpy, transpose_data, replace_forward, remove_a_bias]
-)
+@pytest.mark.parametrize("change", [zero_a_head, replace_forward, remove_a_bias])
 def test_the_weights_of_a_call_are_those_that_the_model_has_when_it_begins(change, products):
     model = tiny_model()
     for _ in range(2):
@@ -178,12 +155,8 @@ def test_the_weights_of_a_call_are_those_that_the_model_has_when_it_begins(chang
     np.testing.assert_allclose(changed, encode_without(model), rtol=0, atol=1e-5)
 
 
-def pickled(module):
-    return pickle.loads(pickle.dumps(module))
-
-
 @needs_onednn
-@pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_a_copy_that_is_made_inside_a_block_has_weights_of_its_own(copied, products):
     model = tiny_model()
     with prepacked_weights(model.encoder):
@@ -254,27 +227,9 @@ def test_two_blocks_that_overlap_leave_the_model_as_it_was(products):
     assert state(model) == before and not ACTIVE
 
 
-@needs_onednn
-def test_two_threads_encode_with_one_model(products):
-    model, found = tiny_model(), {}
-    plain = model.encode(SENTENCES)
-
-    def work(number):
-        found[number] = [model.encode(SENTENCES) for _ in range(10)]
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 2
-    assert all(np.array_equal(vectors, plain) for vectors in [*found[0], *found[1]])
-
-
 def test_onednn_is_used_only_where_it_was_measured_to_be_faster(monkeypatch):
-    assert not uses_onednn(torch.zeros(1, 1, dtype=torch.float16)) and not uses_onednn(
-        torch.zeros(1, 1, device="meta")
-    )
+    never = torch.zeros(1, 1, dtype=torch.float16), torch.zeros(1, 1, device="meta")
+    assert not any(map(uses_onednn, never))
     monkeypatch.setattr(matmul, "onednn_is_exact", lambda: False)
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
-    assert not uses_onednn(torch.zeros(1, 1)) and not uses_onednn(torch.zeros(1, 1, dtype=torch.bfloat16))
+    assert not any(map(uses_onednn, (torch.zeros(1, 1), torch.zeros(1, 1, dtype=torch.bfloat16))))

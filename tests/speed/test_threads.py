@@ -11,15 +11,6 @@ from conftest import ROOT
 from tmft.speed import threads
 from tmft.speed.threads import cpu_quota, limit_threads
 
-FORMS = [
-    ({"cpu.max": "150000 100000\n"}, 1.5),
-    ({"cpu.max": "max 100000\n"}, None),
-    ({"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4.0),
-    ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
-    ({"cpu.max": "?\n"}, None),
-    ({}, None),
-]
-
 
 def write(folder, files):
     for name, text in files.items():
@@ -27,7 +18,17 @@ def write(folder, files):
         (folder / name).write_text(text)
 
 
-@pytest.mark.parametrize(("files", "cores"), FORMS)
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 1.5),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4.0),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({"cpu.max": "?\n"}, None),
+        ({}, None),
+    ],
+)
 def test_a_quota_is_read_in_both_forms(files, cores, tmp_path):
     write(tmp_path, files)
     assert cpu_quota(tmp_path) == cores
@@ -35,14 +36,7 @@ def test_a_quota_is_read_in_both_forms(files, cores, tmp_path):
 
 @pytest.mark.parametrize(
     ("quota", "chosen", "expected"),
-    [
-        ("150000", "", 1),
-        ("50000", "", 1),
-        ("200000", "", 2),
-        ("max", "", 3),
-        ("100000", "3", 3),
-        ("900000", "", 3),
-    ],
+    [("150000", "", 1), ("50000", "", 1), ("200000", "", 2), ("100000", "3", 3), ("900000", "", 3)],
 )
 def test_torch_gets_no_more_threads_than_the_quota_allows(quota, chosen, expected, tmp_path, monkeypatch):
     before = torch.get_num_threads()
