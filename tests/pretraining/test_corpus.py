@@ -11,7 +11,6 @@ from tmft.checkpoints.tokenizers import load_tokenizer, tokenizer_to_files
 from tmft.errors import InputError
 from tmft.packing import pack
 from tmft.pretraining.corpus import (
-    SentenceSampler,
     TokenizedCorpus,
     held_out_split,
     read_nonempty_lines,
@@ -138,35 +137,3 @@ def test_a_batch_is_packed_as_by_pack_and_its_labels_are_the_masked_tokens(token
         assert original[here].tolist() == expected.input_ids.flatten()[there].tolist()
         assert batch.packed.position_ids.flatten()[here].tolist() == list(range(here.sum()))
     assert (batch.packed.input_ids[batch.packed.attention_mask == 0] == 0).all()
-
-
-def test_two_processes_together_have_the_batches_and_masks_of_one(tokenizer):
-    corpus = random_corpus([5, 9, 3, 8, 12, 4, 6])
-    masking = Masking.from_tokenizer(tokenizer, mlm_probability=0.4)
-
-    def part_of_process(rank, world_size):
-        rng = np.random.default_rng(0)
-        batches, num_labels = masking.make_batches(corpus, rng, [4, 3], 16, rank, world_size)
-        sentences = [
-            (number, batch.packed.input_ids[batch.packed.attention_mask == s].tolist())
-            for number, batch in enumerate(batches)
-            for s in range(1, batch.packed.num_sentences + 1)
-        ]
-        labels = [label for batch in batches for label in batch.labels.tolist()]
-        return sorted(sentences), sorted(labels), num_labels
-
-    single, first, second = part_of_process(0, 1), part_of_process(0, 2), part_of_process(1, 2)
-    assert sorted(first[0] + second[0]) == single[0]
-    assert sorted(first[1] + second[1]) == single[1]
-    assert first[2] == second[2] == single[2] == len(single[1])
-
-
-def test_an_epoch_has_every_sentence_once_and_each_epoch_has_its_own_order():
-    indices = np.arange(3, 25)
-    sampler, other = SentenceSampler(indices, 5, seed=0), SentenceSampler(indices, 5, seed=0)
-    assert sampler.steps_per_epoch == 5
-    epochs = [np.concatenate([sampler.step_indices(5 * e + s) for s in range(5)]) for e in range(2)]
-    assert all(sorted(epoch) == indices.tolist() for epoch in epochs)
-    assert epochs[0].tolist() != epochs[1].tolist()
-    # a step depends on its number alone, not on the steps before it
-    assert other.step_indices(7).tolist() == sampler.step_indices(7).tolist()

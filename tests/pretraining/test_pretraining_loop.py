@@ -6,10 +6,10 @@ import re
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import VOCABULARY, open_in_transformers, tiny_config, tiny_model, vocabulary_folder
-from processes import run_together
 from safetensors.torch import load_file
 
 import tmft.pretraining.pretraining_loop
@@ -17,6 +17,7 @@ import tmft.training.checkpointing
 import train
 from tmft import SentenceEncoder
 from tmft.errors import InputError
+from tmft.pretraining.masking import Masking
 from tmft.pretraining.pretraining_loop import PretrainingRecipe, set_seed
 from tmft.pretraining.token_heads import MaskedLM
 
@@ -197,25 +198,21 @@ def test_accumulated_batches_equal_one_large_batch(tmp_path, text):
         assert one["held_out"]["mlm_loss"] == pytest.approx(two["held_out"]["mlm_loss"], abs=2e-6)
 
 
-@pytest.mark.slow
-def test_two_processes_have_the_losses_of_one(tmp_path, text):
-    """20 steps under torchrun with gloo, accumulated batches, no dropout; one process writes and prints."""
-    config = shape(tmp_path / "shape", **BERT, **NO_DROPOUT)
-    more = ["--from-scratch", config, "--steps", 20, "--lr", 3e-3, "--save-steps", 1]
-    more += ["--gradient-accumulation-steps", 2]
-    single = read_result(pretrain(tmp_path, text, *more))
-    options = ["--task", "mlm", "--text", text, "--output-dir", tmp_path / "two", "--run-name", "x"]
-    options += ["--max-length", 24, "--batch-size", 8, "--precision", "fp32", "--device", "cpu"]
-    done = run_together(2, *options, *more)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("step 20/20") == 1
-    shared = read_result(tmp_path / "two" / "x-seed0")
-    assert shared["processes"] == 2 and len(shared["curve"]) == 21
-    for one, two in zip(single["curve"], shared["curve"], strict=True):
-        assert one["tokens"] == two["tokens"]
-        assert one["held_out"] == pytest.approx(two["held_out"], abs=2e-6)
-        if one["train"]:
-            assert one["train"] == pytest.approx(two["train"], abs=2e-6)
+def test_an_epoch_has_every_sentence_once_and_each_epoch_has_its_own_order(tmp_path, text, monkeypatch):
+    steps, make_batches = [], Masking.make_batches
+
+    def note(masking, sentences, rng, batch_sizes, T, *process):
+        steps.append([tuple(sentences.select(np.array([n])).tokens) for n in range(len(sentences))])
+        return make_batches(masking, sentences, rng, batch_sizes, T, *process)
+
+    monkeypatch.setattr(Masking, "make_batches", note)
+    scratch = ("--from-scratch", shape(tmp_path / "shape", **BERT), "--gradient-accumulation-steps", 2)
+    pretrain(tmp_path, text, *scratch, "--epochs", 2, "--save-steps", 99)
+    held_out, *trained, _ = steps  # before the first step, and after the last
+    first, second = trained[: len(trained) // 2], trained[len(trained) // 2 :]
+    assert [len(step) for step in first] == [16, 16, 16, 11] and len(held_out) == 1
+    assert sorted(sum(first, [])) == sorted(sum(second, [])) and sum(first, []) != sum(second, [])
+    assert not set(held_out) & set(sum(first, []))
 
 
 def test_reduced_precision_stays_close(tmp_path, text):
@@ -266,14 +263,9 @@ MISTAKES = [
     (["--text", "{text}", "--ckpt", "{tiny}", "--from-scratch", "{tiny}"], "--task mlm needs a checkpoint"),
     (["--text", "{text}", "--ckpt", "{tiny}", "--layer", "2"],
      "--layer has no effect with --task mlm: remove --layer"),
-    (["--text", "{text}", "--ckpt", "{tiny}", "--init", "random"], "--init has no effect with --task mlm"),
-    (["--text", "{text}", "--ckpt", "{tiny}", "--pooling", "max"], "--pooling has no effect with --task mlm"),
-    (["--text", "{text}", "--ckpt", "{tiny}", "--data", "x"], "--data has no effect with --task mlm:"),
     (["--text", "absent.txt", "--ckpt", "{tiny}"], "absent.txt cannot be read .*: check the name"),
     (["--text", "{text}", "--ckpt", "{tiny}", "--max-length", "99"], "--max-length 99: choose at most 40"),
-    (["--text", "{text}", "--ckpt", "{tiny}", "--max-length", "2"], "--max-length 2: choose 3 or more"),
     (["--text", "{text}", "--ckpt", "{tiny}", "--steps", "0"], "--steps 0: choose 1 or more"),
-    (["--text", "{text}", "--ckpt", "{tiny}", "--save-steps", "0"], "--save-steps 0: choose 1 or more"),
     (["--text", "{text}", "--from-scratch", "{tiny}", "--generator-size", "2"], "--generator-size 2.0: "),
     (["--text", "{text}", "--ckpt", "{unmasked}"], r"the vocabulary has no \[MASK\]"),
     (["--text", "{text}", "--from-scratch", "{small}"], "the tokenizer gives ids up to"),

@@ -35,8 +35,6 @@ class SubEmbeddingSlices:
     Raises InputError if one of `dims` is not below D.
     """
 
-    width: int
-
     def __init__(
         self, D: int, dims: Sequence[int] = (), num_layers: int | None = None, widening: bool = False
     ):

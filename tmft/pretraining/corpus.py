@@ -118,28 +118,3 @@ def held_out_split(corpus: TokenizedCorpus) -> tuple[np.ndarray, np.ndarray]:
         raise InputError(f"{problem}: give more, because one part is held out for testing")
     every = max(round(1 / HELD_OUT_FRACTION), -(-len(first) // MAX_HELD_OUT))
     return np.flatnonzero(numbers % every != 0), first[::every]
-
-
-class SentenceSampler:
-    """Chooses the sentences of each step. The seed and the number of an epoch determine its permutation.
-
-    indices: (N,), of the sentences to train on. sentences_per_step: their number in a step; the last step of
-    an epoch may have fewer.
-    """
-
-    sentences_per_step: int
-    seed: int
-    steps_per_epoch: int
-
-    def __init__(self, indices: np.ndarray, sentences_per_step: int, seed: int):
-        self.indices, self.sentences_per_step, self.seed = indices, sentences_per_step, seed
-        self.steps_per_epoch = -(-len(indices) // sentences_per_step)
-        self.cached: tuple[int, np.ndarray] | None = None  # an epoch and its permutation
-
-    def step_indices(self, step: int) -> np.ndarray:
-        """Return the indices of the sentences of a step. step: its number, from 0, over all epochs."""
-        epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
-        if self.cached is None or self.cached[0] != epoch:
-            self.cached = epoch, np.random.default_rng([self.seed, epoch]).permutation(self.indices)
-        start = step_in_epoch * self.sentences_per_step
-        return self.cached[1][start : start + self.sentences_per_step]

@@ -12,7 +12,6 @@ Letters in this file: S sentences, n tokens of all S sentences, B rows of a batc
 tokens.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,20 +92,24 @@ class Masking:
         batches as a whole depend on the number of processes.
         """
         inputs, masked = self(corpus.tokens, rng)
-        batches = []
-        for indices in indices_of_process(batch_sizes, rank, world_size):
-            positions = corpus.token_positions(indices)
-            part = corpus.select(indices)
-            batches.append(pack_masked(part, inputs[positions], masked[positions], T, self.pad_id))
+        batches, start = [], 0
+        for batch_size in batch_sizes:
+            indices = np.arange(start + rank, start + batch_size, world_size)  # of this process's sentences
+            start += batch_size
+            part, positions = corpus.select(indices), corpus.token_positions(indices)
+            packed, places = pack_arrays(inputs[positions], np.diff(part.offsets), T, self.pad_id)
+            is_label = masked[positions]
+            labels = torch.from_numpy(part.tokens[is_label].astype(np.int64))
+            batches.append(LabeledBatch(packed, torch.from_numpy(places[is_label]), labels))
         return batches, int(masked.sum())
 
 
 @dataclass
 class LabeledBatch:
-    """A packed batch in which M tokens have a label, the token to predict: the original one, or the next one.
+    """A packed batch in which M tokens are masked.
 
-    packed: the input of the model. label_positions: (M,) int64, where the tokens with a label are in the
-    flattened batch (B * T tokens): row * T + column. labels: (M,) int64, the ids to predict there.
+    packed: the input of the model. label_positions: (M,) int64, where the masked tokens are in the flattened
+    batch (B * T tokens): row * T + column. labels: (M,) int64, the original ids, to be predicted there.
     """
 
     packed: PackedBatch
@@ -127,27 +130,3 @@ class LabeledBatch:
         padding = 0, -len(self.labels) % LABELS_MULTIPLE
         positions = F.pad(self.label_positions, padding)
         return LabeledBatch(self.packed, positions, F.pad(self.labels, padding, value=IGNORED_LABEL))
-
-
-def pack_masked(
-    corpus: TokenizedCorpus, inputs: np.ndarray, masked: np.ndarray, T: int, pad_id: int
-) -> LabeledBatch:
-    """Pack masked sentences into a batch with rows of T tokens.
-
-    corpus: the original sentences. inputs: (n,), the tokens that the model gets. masked: (n,) bool, which of
-    them are masked. pad_id: id of padding.
-    """
-    packed, positions = pack_arrays(inputs, np.diff(corpus.offsets), T, pad_id)
-    labels = torch.from_numpy(corpus.tokens[masked].astype(np.int64))
-    return LabeledBatch(packed, torch.from_numpy(positions[masked]), labels)
-
-
-def indices_of_process(batch_sizes: list[int], rank: int, world_size: int) -> Iterator[np.ndarray]:
-    """Yield, for each of several consecutive batches, the indices of the sentences that this process gets.
-
-    batch_sizes: number of sentences of each batch. rank, world_size: of the process, see make_batches.
-    """
-    start = 0
-    for batch_size in batch_sizes:
-        yield np.arange(start + rank, start + batch_size, world_size)
-        start += batch_size

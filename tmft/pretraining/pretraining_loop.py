@@ -28,7 +28,7 @@ from tmft.io.distributed import Processes
 from tmft.io.files import reading
 from tmft.loop import Recipe
 from tmft.optimizers import LR_SCHEDULES, OPTIMIZERS, MixedPrecision, parameter_groups
-from tmft.pretraining.corpus import SentenceSampler, TokenizedCorpus, held_out_split
+from tmft.pretraining.corpus import TokenizedCorpus, held_out_split
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.token_heads import MaskedLM, ReplacedTokenDetection, means_from_sums
 from tmft.training.checkpointing import START_AGAIN, TrainingCheckpoint
@@ -102,8 +102,9 @@ def pretrain(
     amp = MixedPrecision(processes.device, recipe.precision)
     device, rank, world_size = processes.device, processes.rank, processes.world_size
     train, held_out = held_out_split(corpus)
-    sampler = SentenceSampler(train, recipe.batch_size * recipe.gradient_accumulation_steps, seed)
-    num_steps = recipe.steps or recipe.epochs * sampler.steps_per_epoch
+    step_size = recipe.batch_size * recipe.gradient_accumulation_steps  # sentences; the last step has fewer
+    steps_per_epoch = math.ceil(len(train) / step_size)
+    num_steps = recipe.steps or recipe.epochs * steps_per_epoch
     save_steps = recipe.save_steps or math.ceil(num_steps / 10)
     max_length = recipe.length_for(model)
 
@@ -150,14 +151,18 @@ def pretrain(
                 )
                 log.append(entry)
                 sums = {}
-                save_checkpoint(checkpoint, log, step, tokens, {}, entry.seconds)
+                saved = {"step": step, "tokens": tokens, "sums": {}, "seconds": entry.seconds}
+                checkpoint.save(log=[asdict(one) for one in log], **saved)
                 yield entry
                 log_time, log_tokens = time.perf_counter(), tokens
             if step == num_steps:
                 break
 
             model.train()
-            sentences = corpus.select(sampler.step_indices(step))
+            epoch, step_in_epoch = divmod(step, steps_per_epoch)
+            if step == first_step or step_in_epoch == 0:  # the seed and the epoch determine the order
+                order = np.random.default_rng([seed, epoch]).permutation(train)
+            sentences = corpus.select(order[step_in_epoch * step_size :][:step_size])
             rng = np.random.default_rng([seed, step])
             batch_sizes = split_size(len(sentences), recipe.batch_size)
             batches, num_labels = masking.make_batches(
@@ -188,22 +193,10 @@ def pretrain(
                 mean_loss = sums["mlm"].item() / max(1, sums["masked"].item())  # no token may be masked
                 bar.set_postfix_str(f"loss {mean_loss:.3f}", refresh=False)
             if checkpoint.should_save(step + 1):
-                total = processes.all_reduce_dict(sums)
-                save_checkpoint(checkpoint, log, step + 1, tokens, total, time.perf_counter() - start_time)
+                total, seconds = processes.all_reduce_dict(sums), time.perf_counter() - start_time
+                saved = {"step": step + 1, "tokens": tokens, "sums": total, "seconds": seconds}
+                checkpoint.save(log=[asdict(one) for one in log], **saved)
     model.eval()
-
-
-def save_checkpoint(
-    checkpoint: TrainingCheckpoint,
-    log: list[PretrainingLog],
-    step: int,
-    tokens: int,
-    sums: dict[str, float],
-    seconds: float,
-) -> None:
-    """Write the training checkpoint: the weights and optimizer states that it knows, and this progress."""
-    entries = [asdict(entry) for entry in log]
-    checkpoint.save(log=entries, step=step, tokens=tokens, sums=sums, seconds=seconds)
 
 
 @torch.inference_mode()

@@ -141,10 +141,6 @@ class MaskedLM(nn.Module):
         """
         return sums["mlm"] / num_labels
 
-    def architecture(self) -> str:
-        """Return the name of the transformers class that opens the files of `save`."""
-        return FAMILIES[self.encoder.config.model_type].mlm_class
-
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Write config.json and the weights of encoder and head, with the names of transformers.
 
@@ -153,7 +149,7 @@ class MaskedLM(nn.Module):
         family = FAMILIES[self.encoder.config.model_type]
         head = head_state_dict(self.head, family.mlm_head_layouts[self.head_layout])
         config_keys = family.mlm_config_keys[self.head_layout]
-        save_encoder(self.encoder, folder, head, self.architecture(), config_keys, dtype)
+        save_encoder(self.encoder, folder, head, family.mlm_class, config_keys, dtype)
 
 
 class ReplacedTokenDetection(nn.Module):

@@ -46,14 +46,6 @@ class TrainingCheckpoint:
     several processes do so within SYNC_EVERY steps. The second one stops at once, without saving.
     """
 
-    path: Path | None
-    settings: dict[str, Any] | None
-    digests: dict[str, Any]
-    processes: Processes
-    stop_requested: bool
-    last_save: float
-    content: dict[str, Any]
-
     def __init__(
         self,
         path: Path | None = None,

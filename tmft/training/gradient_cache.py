@@ -23,9 +23,6 @@ class GradientCache(Embedder):
     embed: what embeds a mini-batch. mini_batch_size: number of examples in a mini-batch.
     """
 
-    embed: Embedder
-    width: int
-
     def __init__(self, embed: Embedder, mini_batch_size: int):
         super().__init__(embed.model)
         self.embed, self.width = embed, embed.width
