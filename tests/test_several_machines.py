@@ -1,18 +1,15 @@
-"""Training on several machines, by the commands of docs/commands.md; processes that read other files."""
+"""Training on several machines, by the commands of docs/commands.md; here they are processes on this one."""
 
 import json
 import os
 import re
 import shlex
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from conftest import PAIRS, ROOT, WITHOUT_DROPOUT
 from processes import run_forked, run_together
+from torch.distributed.run import parse_args
 
 from tmft.errors import InputError
 from tmft.io.distributed import Processes
@@ -20,42 +17,13 @@ from tmft.io.distributed import Processes
 PAGE = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
 
-# Here the machines are two launchers of torchrun on this one.
-
-
-def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
-
-
-def two_nodes(folders: list[Path], *words) -> list[subprocess.CompletedProcess]:
-    """Run a command in one process on each of two nodes; node n works in folders[n]."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    port, nodes = free_port(), []
-    for rank, folder in enumerate(folders):
-        folder.mkdir(exist_ok=True)
-        line = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", rank]
-        line += ["--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", port, *words]
-        log = open(folder / f"log{rank}.txt", "w")
-        with log:
-            nodes.append(
-                subprocess.Popen(map(str, line), cwd=folder, env=environment, stdout=log, stderr=log)
-            )
-    try:
-        codes = [node.wait(timeout=150) for node in nodes]
-    finally:
-        for node in nodes:
-            node.terminate()  # torchrun then ends the process that it started
-    logs = [(folder / f"log{rank}.txt").read_text() for rank, folder in enumerate(folders)]
-    return [subprocess.CompletedProcess(words, *done) for done in zip(codes, logs, strict=True)]
-
 
 def options_of_the_page() -> list[str]:
     """Return the options of train.py in the two commands of the page, which differ only in the rank."""
     lines = [line for line in COMMANDS if line.startswith("torchrun --nnodes")]
     assert [line.replace("--node-rank 1", "--node-rank 0") for line in lines] == lines[:1] * 2
-    assert [f"--node-rank {rank}" in lines[rank] for rank in (0, 1)] == [True, True]
+    launched = [parse_args(shlex.split(line)[1:]) for line in lines]
+    assert [(one.nnodes, one.node_rank) for one in launched] == [("2", 0), ("2", 1)]
     return shlex.split(lines[0].split("train.py")[1])
 
 
@@ -81,9 +49,8 @@ def test_two_nodes_without_a_shared_disk_have_the_losses_of_one_process(pretrain
     alone = run_forked(pretraining, [dict(os.environ)], folders=[tmp_path / "one"])
     assert alone.returncode == 0, alone.stderr
     nodes = [tmp_path / "node0", tmp_path / "node1"]
-    done = two_nodes(nodes, *pretraining)
-    assert [node.returncode for node in done] == [0, 0], done
-    assert done[0].stdout.count("step 8/8") == 1 and "step" not in done[1].stdout
+    done = run_together(2, *pretraining[1:], folders=nodes)
+    assert done.returncode == 0 and done.stdout.count("step 8/8") == 1, done
     one, two = (
         json.loads((tmp_path / name / "runs/tiny-mlm-seed0/result.json").read_text())
         for name in ("one", "node0")
