@@ -4,7 +4,6 @@ import json
 import os
 import pickle
 import shutil
-from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 import torch
@@ -124,15 +123,6 @@ def shard_elsewhere(folder):
     (folder / "model-00002.safetensors").symlink_to(folder.parent / "elsewhere")
 
 
-def compressed_bin(folder):
-    """Of which a few KB may become gigabytes."""
-    to_bin(folder, stored_weights(folder))
-    shutil.move(folder / "pytorch_model.bin", folder / "whole")
-    with ZipFile(folder / "whole") as old, ZipFile(folder / "pytorch_model.bin", "w", ZIP_DEFLATED) as new:
-        for name in old.namelist():
-            new.writestr(name, old.read(name))
-
-
 OBJECTS = "holds Python objects, not only tensors"
 WRONG = [  # words of the message, and what is changed
     (
@@ -156,7 +146,6 @@ WRONG = [  # words of the message, and what is changed
         "pytorch_model.bin is not a plain state dict",
         lambda folder: to_bin(folder, {"model": {"weight": torch.ones(1)}}),
     ),
-    ("pytorch_model.bin holds compressed parts, which torch does not write: refused", compressed_bin),
     (
         r"in .*pytorch_model-00002.bin cannot be read \('encoder.layer.2.* is missing",
         shard_without_a_tensor,

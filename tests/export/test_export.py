@@ -372,9 +372,8 @@ def test_the_hub_reads_the_metadata_of_a_card(tmp_path):
     )
     export(tiny_model(), tmp_path / "x", card_data=card_data)
     data = ModelCard.load(tmp_path / "x/README.md").data
-    assert (data.base_model, data.language) == ("google/electra-base-discriminator", "en")
+    assert data.base_model == "google/electra-base-discriminator"
     assert (data.pipeline_tag, data.library_name) == ("sentence-similarity", "sentence-transformers")
-    assert data.license == "apache-2.0"
     [result] = data.eval_results
     found = result.dataset_name, result.dataset_split, result.metric_type, result.metric_value
     assert found == ("stsb: a", "test", "spearman", 78.12)

@@ -10,37 +10,22 @@ from tmft.errors import InputError, describe_error, did_you_mean
 
 DEFAULT_OWNER = "sentence-transformers"  # of names without an owner that the hub does not know
 HUB_TIMEOUT = 4.0  # seconds within which the hub has to answer
-# Checkpoints that tmft knows by name, those of the paper first, to suggest the one that a user probably meant
-# and for model cards. Hub id -> (language, license) according to its page; '' if the page does not state it.
-KNOWN_CHECKPOINTS: dict[str, tuple[str, str]] = {
-    "bert-base-cased": ("en", "apache-2.0"),
-    "bert-large-cased": ("en", "apache-2.0"),
-    "google-bert/bert-base-cased": ("en", "apache-2.0"),
-    "google-bert/bert-base-uncased": ("en", "apache-2.0"),
-    "google/bert_uncased_L-2_H-128_A-2": ("en", "apache-2.0"),
-    "google/bert_uncased_L-4_H-256_A-4": ("en", "apache-2.0"),
-    "google/bert_uncased_L-4_H-512_A-8": ("en", "apache-2.0"),
-    "google/bert_uncased_L-8_H-512_A-8": ("en", "apache-2.0"),
-    "google/electra-small-discriminator": ("en", "apache-2.0"),
-    "google/electra-small-generator": ("en", "apache-2.0"),
-    "google/electra-base-discriminator": ("en", "apache-2.0"),
-    "google/electra-base-generator": ("en", "apache-2.0"),
-    "google/electra-large-discriminator": ("en", "apache-2.0"),
-    "google/electra-large-generator": ("en", "apache-2.0"),
-    "microsoft/deberta-v3-small": ("en", "mit"),
-    "microsoft/deberta-v3-base": ("en", "mit"),
-    "microsoft/deberta-v3-large": ("en", "mit"),
-    "klue/bert-base": ("ko", "cc-by-sa-4.0"),
-    "monologg/koelectra-base-v3-discriminator": ("ko", "apache-2.0"),
-    "monologg/koelectra-base-v3-generator": ("ko", "apache-2.0"),
-    "google-bert/bert-base-german-cased": ("de", "mit"),
-    "deepset/gelectra-base": ("de", "mit"),
-    "deepset/gelectra-base-generator": ("de", "mit"),
-    "dccuchile/bert-base-spanish-wwm-cased": ("es", ""),
-    "mrm8488/electricidad-base-discriminator": ("es", ""),
-    "mrm8488/electricidad-base-generator": ("es", ""),
-    "sentence-transformers/all-MiniLM-L6-v2": ("en", "apache-2.0"),
-}
+# Checkpoints that tmft knows by name, to suggest the one that a user probably meant.
+KNOWN_CHECKPOINTS = (
+    *("bert-base-cased", "bert-large-cased", "google-bert/bert-base-cased", "google-bert/bert-base-uncased"),
+    *("google/bert_uncased_L-2_H-128_A-2", "google/bert_uncased_L-4_H-256_A-4"),
+    *("google/bert_uncased_L-4_H-512_A-8", "google/bert_uncased_L-8_H-512_A-8"),
+    *(
+        f"google/electra-{size}-{part}"
+        for size in ("small", "base", "large")
+        for part in ("discriminator", "generator")
+    ),
+    *(f"microsoft/deberta-v3-{size}" for size in ("small", "base", "large")),
+    *("klue/bert-base", "monologg/koelectra-base-v3-discriminator", "monologg/koelectra-base-v3-generator"),
+    *("google-bert/bert-base-german-cased", "deepset/gelectra-base", "deepset/gelectra-base-generator"),
+    *("dccuchile/bert-base-spanish-wwm-cased", "mrm8488/electricidad-base-discriminator"),
+    *("mrm8488/electricidad-base-generator", "sentence-transformers/all-MiniLM-L6-v2"),
+)
 
 
 def is_hub_id(name: str) -> bool:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tmft.checkpoints.hub import KNOWN_CHECKPOINTS
 from tmft.checkpoints.st_folder import is_supported, prompt_templates, tmft_settings, word_weights
 from tmft.embedding.layer_mix import format_layer_mix
 from tmft.errors import sanitize
@@ -99,8 +98,8 @@ def sentence_model_card(
         "EMNLP 2024)"
     )
     note = escape_markdown(describe_compatibility(model), MAX_NOTE_LENGTH)
+    warning = f"**In other libraries:** {note}\n\n" if note else ""
     base = parse_hub_id(model.source if data.base is None else data.base)
-    language, license_name = KNOWN_CHECKPOINTS.get(base, ("", ""))
     library = "tmft" if graph_file == "encode.py" else "sentence-transformers"
     scores = []
     for *texts, score in data.scores:
@@ -114,15 +113,11 @@ Hidden state {format_layer_mix(model.layers or (num_layers,))}, pooling {model.p
 {model.dimensions} dimensions, at most {model.max_length} tokens.
 A vocabulary of {encoder.config.vocab_size:,} tokens. {made}.
 
-{f"**In other libraries:** {note}" if note else ""}
-
-```python
+{warning}```python
 >>> sentences = ["A man plays a guitar.", "Someone makes music."]
 {usage_snippet(name, model.max_length, graph_file)}
 ```
 {data.results}""",
-        language=language or None,
-        license=license_name or None,
         library_name=library,
         tags=list(dict.fromkeys([library, TASK, "feature-extraction", "tmft"])),
         pipeline_tag=TASK,

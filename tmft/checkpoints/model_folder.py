@@ -105,14 +105,8 @@ class ModelFolder:
         Raises InputError if there is no such folder or hub id, if the hub does not answer and the files are
         not in the cache, or if the checkpoint has no configuration or no weights.
         """
-        folder = cls.locate(checkpoint)
-        folder.require_files(weights)
-        return folder
-
-    @classmethod
-    def locate(cls, checkpoint: "str | os.PathLike[str] | ModelFolder") -> "ModelFolder":
-        """Return the folder of a checkpoint, as `open` does, before anything in it is read."""
         if isinstance(checkpoint, ModelFolder):
+            checkpoint.require_files(weights)
             return checkpoint
         name = str(checkpoint)
         with reading(name[:200], "check the path, and the permissions of its folders"):
@@ -125,12 +119,15 @@ class ModelFolder:
             if not is_local and path.exists():
                 raise InputError(f"{name} is a file: name the folder that holds config.json and the weights")
         if is_local:
-            return cls(path, name)
-        if is_hub_id(name):
+            folder = cls(path, name)
+        elif is_hub_id(name):
             repository, path = HubRepository.find(name)
-            return cls(path, repository.hub_id, repository)
-        siblings = map(str, path.parent.glob("*/"))
-        raise InputError(f"no folder {name}: check the path{did_you_mean(str(path), siblings)}")
+            folder = cls(path, repository.hub_id, repository)
+        else:
+            siblings = map(str, path.parent.glob("*/"))
+            raise InputError(f"no folder {name}: check the path{did_you_mean(str(path), siblings)}")
+        folder.require_files(weights)
+        return folder
 
     def require_files(self, weights: bool) -> None:
         """Raise InputError if the folder has no configuration or, if they are needed, no weights."""
@@ -313,25 +310,21 @@ def read_file_state(path: Path) -> tuple[int, int, int] | None:
 def parse_modules(entries: list[dict[str, Any]]) -> list[ModuleEntry]:
     """Return the modules that a modules.json lists; each is in the folder itself or directly below it."""
     modules = []
-    names = [str(entry["name"]) for entry in entries if entry.get("name") is not None]
-    if repeated := [name for name in names if names.count(name) > 1]:  # the last one alone would be run
-        raise ValueError(f"the name {short_repr(repeated[0])} occurs twice")
     for entry in entries:
+        check_known_keys(entry, {"idx": None, "name": None, "path": None, "type": None, "kwargs": ([],)})
         kind, subfolder = (get_typed(entry, key, str) or "" for key in ("type", "path"))
         kind = kind.rpartition(".")[2] if kind.startswith(OWN_PACKAGE) else kind
-        if not subfolder.startswith("/"):
-            subfolder = subfolder.removeprefix("./").rstrip("/")
-        subfolder = "" if subfolder == "." else subfolder
-        check_known_keys(entry, {"idx": None, "name": None, "path": None, "type": None, "kwargs": ([],)})
+        subfolder = "" if subfolder == "." else subfolder.removeprefix("./").rstrip("/")
         if subfolder and not is_plain_name(subfolder):
             raise ValueError(f"a {kind} is in {short_repr(subfolder)}, not in a folder directly below")
         modules.append(ModuleEntry(kind, subfolder))
     return modules
 
 
-def check_known_keys(content: dict[str, Any], known: Mapping[str, Sequence[object] | None]) -> None:
-    """Raise UnsupportedError for a key that is not known: what nobody reads may change the result.
+def check_known_keys(content: dict[str, Any], known: Mapping[str, Sequence[object] | None]) -> dict[str, Any]:
+    """Return the content of a file. Raise UnsupportedError for a key that is not known.
 
+    What nobody reads may change the result.
     known: key -> the values under which the result is that of a file without the key; None if the caller
     reads the key. Keys whose value is null or {} are as if they were absent.
     """
@@ -349,3 +342,4 @@ def check_known_keys(content: dict[str, Any], known: Mapping[str, Sequence[objec
                 f"{key} is {short_repr(value)}, which tmft does not support: other libraries compute "
                 "something else with it, so use a model without it"
             )
+    return content

@@ -18,11 +18,7 @@ from tmft.checkpoints.load import load_encoder_with_report, random_encoder_with_
 from tmft.checkpoints.model_card import sentence_model_card
 from tmft.checkpoints.model_folder import MODEL_FILES, ModelFolder
 from tmft.checkpoints.save import save_encoder
-from tmft.checkpoints.st_folder import (
-    check_can_be_saved,
-    read_settings,
-    settings_to_files,
-)
+from tmft.checkpoints.st_folder import check_can_be_saved, read_settings, settings_to_files
 from tmft.checkpoints.tokenizers import load_tokenizer, tokenizer_to_files
 from tmft.checkpoints.weights import parse_dtype
 from tmft.embedding.layer_mix import parse_layer_mix
@@ -37,7 +33,6 @@ from tmft.pooling import required_components
 if TYPE_CHECKING:
     from tmft.sentence_encoder import SentenceEncoder
 
-MAX_READS = 5  # times that a model is read until its files belong together
 log: logging.Logger = logging.getLogger("tmft")
 
 
@@ -54,30 +49,7 @@ def load_sentence_encoder(
     given = {"pooling": pooling, "max_length": max_length}
     check_arguments(given, {"pooling": str | None, "max_length": int | None})
     check_choice("init", init, ["pretrained", "random"])
-    for _ in range(1 if isinstance(checkpoint, ModelFolder) else MAX_READS):
-        folder = ModelFolder.locate(checkpoint)
-        try:
-            folder.require_files(weights=init == "pretrained")
-            model = model_from_folder(model_class, folder, layer, pooling, max_length, init, dtype)
-        except InputError:
-            if folder.is_unchanged():
-                raise
-        else:
-            if folder.is_unchanged():
-                return model
-    raise InputError(f"{folder.name} was changed while it was read: try again when it is complete")
-
-
-def model_from_folder(
-    model_class: type["SentenceEncoder"],
-    folder: ModelFolder,
-    layer: int | str | None,
-    pooling: str | None,
-    max_length: int | None,
-    init: str,
-    dtype: str | torch.dtype,
-) -> "SentenceEncoder":
-    """Return the model in an opened folder. The parameters are those of load_sentence_encoder."""
+    folder = ModelFolder.open(checkpoint, weights=init == "pretrained")
     saved = read_settings(folder, pooling)
     pooling = saved.pooling or "mean"
     tokenizer = load_tokenizer(folder, saved.lower_case, saved.max_length)
@@ -117,6 +89,8 @@ def model_from_folder(
         table = torch.ones(encoder.config.vocab_size)
         table[: len(saved.word_weights)] = saved.word_weights[: len(table)]
         model.token_weights = TokenWeights(table)
+    if not folder.is_unchanged():
+        raise InputError(f"{folder.name} was changed while it was read: try again when it is complete")
     return model.eval()
 
 

@@ -8,6 +8,7 @@ stored in tmft.json; the files of sentence-transformers then contain the closest
 
 import json
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,8 +31,8 @@ from tmft.embedding.layer_mix import format_layer_mix, layer_mix_width
 from tmft.embedding.modules import MODULE_CLASSES
 from tmft.embedding.prompts import NO_PROMPTS
 from tmft.embedding.similarity import SIMILARITIES
-from tmft.errors import InputError, check_choice, describe_error, did_you_mean, short_repr
-from tmft.io.files import get_typed
+from tmft.errors import InputError, check_choice, short_repr
+from tmft.io.files import get_typed, reading
 from tmft.pooling import POOLINGS
 
 if TYPE_CHECKING:
@@ -59,38 +60,37 @@ TRANSFORMER_KEYS: KnownKeys = {
 }
 ARGUMENT_KEYS: KnownKeys = {
     "attn_implementation": ("eager", "sdpa", "flash_attention_2"),
-    "add_pooling_layer": (True, False),
-    "trust_remote_code": (True, False),  # sentence-transformers removes it as well
-    "torch_dtype": ("float32", "auto"),
-    "dtype": ("float32", "auto"),
-    "use_fast": (True, False),
     "padding_side": ("left", "right"),
-    "low_cpu_mem_usage": (True, False),
-    "use_safetensors": (True, False),
-    "use_memory_efficient_attention": (True, False),
-    "unpad_inputs": (True, False),
+    **dict.fromkeys(("torch_dtype", "dtype"), ("float32", "auto")),
+    # sentence-transformers removes trust_remote_code as well
+    **dict.fromkeys(("add_pooling_layer", "trust_remote_code", "use_fast"), (True, False)),
+    **dict.fromkeys(("low_cpu_mem_usage", "use_safetensors"), (True, False)),
+    **dict.fromkeys(("use_memory_efficient_attention", "unpad_inputs"), (True, False)),
 }
 POOLING_CONFIG_KEYS: KnownKeys = {
     **dict.fromkeys(("word_embedding_dimension", "embedding_dimension", "pooling_mode", "include_prompt")),
     **dict.fromkeys(key for entry in POOLINGS.values() if (key := entry.sentence_transformers_key)),
 }
+SENTENCE_NAMES: KnownKeys = dict.fromkeys(
+    ("module_input_name", "module_output_name"), ("sentence_embedding",)
+)
 HEAD_CONFIG_KEYS: dict[str, KnownKeys] = {
     "Dense": {
         **dict.fromkeys(("in_features", "out_features", "bias", "activation_function")),
-        "module_input_name": ("sentence_embedding",),
-        "module_output_name": ("sentence_embedding",),
+        **SENTENCE_NAMES,
         "use_residual": (False,),
     },
     "LayerNorm": {"dimension": None},
-    "Normalize": {
-        "module_input_name": ("sentence_embedding",),
-        "module_output_name": ("sentence_embedding",),
-    },
+    "Normalize": SENTENCE_NAMES,
 }
 TMFT_KEYS: KnownKeys = dict.fromkeys(
     ("format", "pooling", "layer_mix", "token_weights", "prompts", "default_prompt_name")
 )
 TEXT_MODALITY = {"method": "forward", "method_output_name": "last_hidden_state"}
+# The modules that a sentence may pass, in their order.
+CHAIN = re.compile(
+    rf"(Transformer( {WORD_WEIGHTS})? Pooling|{STATIC_EMBEDDING})( ({'|'.join(MODULE_CLASSES)}))*"
+)
 # What helps where what follows the encoder cannot be read or run.
 REPLACE_MODULES = "name a `pooling`, which is then used without modules after it"
 log: logging.Logger = logging.getLogger("tmft")
@@ -98,35 +98,22 @@ log: logging.Logger = logging.getLogger("tmft")
 
 @dataclass
 class ModelSettings:
-    """The settings in a model folder, besides those of the encoder and the tokenizer.
+    """The settings in a model folder, besides those of the encoder and the tokenizer."""
 
-    pooling: a name as in tmft/pooling.py, such as mean or max+mean; None if the folder does not state it.
-    max_length: the number of tokens to which sentences are truncated; None if the folder does not state it.
-    lower_case: whether the text is lower-cased before it is tokenized.
-    prompts: name -> a prefix of a sentence, or a template in which [X] stands for the sentence.
-    default_prompt_name: the name of the prompt that is used if none is asked for; None if it is no prompt.
-    similarity_fn_name: how embeddings are compared, one of SIMILARITIES.
-    truncate_dim: how many dimensions of an embedding are kept, the first ones; None keeps all.
-    include_prompt: whether the tokens of a prompt are pooled.
-    layer_mix: the hidden states whose mean is pooled, such as "1+12"; None means the last hidden state.
-    token_weights: the name of token weights that depend on positions, "no-prompt"; None if there are none.
-    word_weights: (V,) float32, the weight of each token of the vocabulary in mean pooling; None if all
-    weights are equal.
-    modules: the modules after the pooling, in the order in which they are applied.
-    """
-
-    pooling: str | None = None
-    max_length: int | None = None
-    lower_case: bool = False
+    pooling: str | None = None  # a name as in tmft/pooling.py, such as max+mean; None: none is stated
+    max_length: int | None = None  # tokens to which sentences are truncated; None: it is not stated
+    lower_case: bool = False  # whether the text is lower-cased before it is tokenized
+    # Name -> a prefix of a sentence, or a template in which [X] stands for the sentence.
     prompts: dict[str, str] = field(default_factory=NO_PROMPTS.copy)
-    default_prompt_name: str | None = None
-    similarity_fn_name: str = "cosine"
-    truncate_dim: int | None = None
-    include_prompt: bool = True
-    layer_mix: str | None = None
-    token_weights: str | None = None
+    default_prompt_name: str | None = None  # the prompt that is used if none is asked for
+    similarity_fn_name: str = "cosine"  # how embeddings are compared, one of SIMILARITIES
+    truncate_dim: int | None = None  # how many dimensions of an embedding are kept; None: all
+    include_prompt: bool = True  # whether the tokens of a prompt are pooled
+    layer_mix: str | None = None  # hidden states whose mean is pooled, such as "1+12"; None: the last one
+    token_weights: str | None = None  # the name of token weights that depend on positions, "no-prompt"
+    # (V,) float32, the weight of each token of the vocabulary in mean pooling; None: all are equal.
     word_weights: Tensor | None = None
-    modules: list[nn.Module] = field(default_factory=list)
+    modules: list[nn.Module] = field(default_factory=list)  # those after the pooling, in their order
 
 
 # ------------------------------------------------------------------------------- reading
@@ -143,23 +130,28 @@ def read_settings(folder: ModelFolder, pooling: str | None = None) -> ModelSetti
     subfolders = {module.kind: module.subfolder for module in reversed(folder.modules)}
     readers = {"config_sentence_transformers.json": parse_st_config}  # what a later file states replaces
     if pooling is None and (pooling_folder := subfolders.get("Pooling", "" if subfolders else "1_Pooling")):
-        check_is_complete(folder, pooling_folder)
-        readers[f"{pooling_folder}/config.json"] = parse_pooling_config
+        pooling_file = f"{pooling_folder}/config.json"
+        if subfolders and folder.find(pooling_file) is None:  # else the embeddings would be the plain mean
+            problem = f"no {pooling_file} in {folder.name}, but modules.json names it"
+            raise InputError(f"{problem}: restore the file, or {REPLACE_MODULES}", "pooling")
+        readers[pooling_file] = parse_pooling_config
     readers |= {folder.transformer_config_file: parse_transformer_config, "tmft.json": parse_tmft_json}
-    settings, prompts = ModelSettings(), NO_PROMPTS
+    settings = ModelSettings()
     for file_name, parse in readers.items():
         stated = folder.parse_json(file_name, parse)
-        prompts = prompts | stated.get("prompts", {})
+        prompts = settings.prompts | stated.get("prompts", {})
         settings = replace(settings, **stated | {"prompts": prompts})
-    if (name := settings.default_prompt_name) not in (None, *prompts):
-        known = f"{', '.join(prompts)}{did_you_mean(str(name), prompts)}"
-        problem = f"no prompt of the default_prompt_name {short_repr(name)}"
-        raise InputError(f"{problem} ({folder.path}): choose one of {known}")
+    if settings.default_prompt_name is not None:
+        check_choice("default_prompt_name", settings.default_prompt_name, settings.prompts)
+
     kinds = [module.kind for module in folder.modules]
-    if kinds and kinds[0] not in ("Transformer", STATIC_EMBEDDING):
+    has_encoder = not kinds or kinds[0] in ("Transformer", STATIC_EMBEDDING)
+    if kinds and not (CHAIN.fullmatch(" ".join(kinds)) or (has_encoder and pooling is not None)):
+        remedy = REPLACE_MODULES if has_encoder else "use a model that begins with a Transformer"
         raise InputError(
-            f"{folder.path}/modules.json begins with a {kinds[0]}, which tmft cannot run: use a model whose "
-            "first module is the Transformer of sentence-transformers"
+            f"{folder.path}/modules.json has {short_repr(', '.join(kinds))}, which tmft cannot run: it runs "
+            f"a Transformer, a Pooling and then {', '.join(MODULE_CLASSES)}; {remedy}",
+            "pooling",
         )
     if pooling is not None:
         return replace(
@@ -183,34 +175,13 @@ def read_settings(folder: ModelFolder, pooling: str | None = None) -> ModelSetti
             problem = f"{folder.path} weights tokens ({WORD_WEIGHTS}) before the pooling {settings.pooling!r}"
             raise InputError(f"{problem}, which tmft cannot run: {REPLACE_MODULES}", "pooling")
         files = folder.open_weights(word_weights)
-        if files.names != ["emb_layer.weight"]:
-            raise InputError(
-                f"{files.path} has {', '.join(files.names)}: a {WORD_WEIGHTS} has emb_layer.weight alone"
-            )
-        settings.word_weights = files.read_tensors(files.names)["emb_layer.weight"].float().flatten()
-    if problem := find_chain_problem(kinds) if kinds else "":
-        problem = f"{folder.path}/modules.json {problem}, which tmft cannot run"
-        raise InputError(f"{problem}: {REPLACE_MODULES}", "pooling")
-    settings.modules = [
-        read_module(folder, entry) for entry in folder.modules if entry.kind in MODULE_CLASSES
-    ]
+        with reading(files.path):
+            settings.word_weights = files.read_tensors(files.names)["emb_layer.weight"].float().flatten()
+    try:
+        settings.modules = [read_module(folder, one) for one in folder.modules if one.kind in MODULE_CLASSES]
+    except InputError as error:
+        raise InputError(f"{error}, or {REPLACE_MODULES}", "pooling") from None
     return settings
-
-
-def check_is_complete(folder: ModelFolder, pooling_folder: str) -> None:
-    """Raise InputError if a folder has modules, but no modules.json, or a Pooling without its file.
-
-    Else the embeddings would be those of the plain mean. pooling_folder: that of the Pooling.
-    """
-    missing, reason = "", ""
-    if folder.modules and folder.find(f"{pooling_folder}/config.json") is None:
-        missing, reason = f"{pooling_folder}/config.json", "modules.json names it"
-    for path in [] if folder.modules else sorted(folder.path.glob("[0-9]*_*/")):
-        if path.name.partition("_")[2] in (WORD_WEIGHTS, *MODULE_CLASSES):
-            missing, reason = "modules.json", f"it has {path.name}"
-    if missing:
-        problem = f"no {missing} in {folder.name}, but {reason}"
-        raise InputError(f"{problem}: restore the file, or {REPLACE_MODULES}", "pooling")
 
 
 def usual_pooling(folder: ModelFolder) -> str:
@@ -221,9 +192,8 @@ def usual_pooling(folder: ModelFolder) -> str:
     sentence-transformers 6.2.
     """
     config = folder.config_dict
-    architectures = config.get("architectures")
-    first = architectures[0] if isinstance(architectures, list) and architectures else ""
-    is_causal = str(first).endswith("ForCausalLM") and bool(config.get("is_causal", True))
+    first = str(next(iter(config.get("architectures") or ()), ""))
+    is_causal = first.endswith("ForCausalLM") and bool(config.get("is_causal", True))
     pooling = "lasttoken" if is_causal and not folder.modules else "mean"
     log.log(
         logging.INFO if pooling == "mean" else logging.WARNING,
@@ -234,80 +204,43 @@ def usual_pooling(folder: ModelFolder) -> str:
     return pooling
 
 
-def find_chain_problem(kinds: list[str]) -> str:
-    """Return what is wrong with the order of the modules in a modules.json; '' if nothing is.
-
-    kinds: their classes. A sentence passes a Transformer, WordWeights (if any), a Pooling, then any number of
-    MODULE_CLASSES; in a static model a StaticEmbedding takes the place of the first three.
-    """
-    first, *others = kinds
-    if foreign := [kind for kind in kinds if "." in kind]:
-        return f"has a {short_repr(foreign[0])}, a class of another package"
-    before_head = [] if first == STATIC_EMBEDDING else ["Pooling"]
-    if first == "Transformer" and others[:1] == [WORD_WEIGHTS]:
-        before_head = [WORD_WEIGHTS, "Pooling"]
-    if others[: len(before_head)] != before_head:
-        if "Pooling" not in others:
-            return "has no Pooling, so that a sentence has an embedding for each token"
-        return f"has {', '.join(kinds)} in this order, where a Pooling follows the Transformer"
-    if strange := [kind for kind in others[len(before_head) :] if kind not in MODULE_CLASSES]:
-        return f"has a {short_repr(strange[0])} after the pooling"
-    return ""
-
-
 def read_module(folder: ModelFolder, entry: ModuleEntry) -> nn.Module:
-    """Return a module after the pooling, in float32, with its weights.
-
-    Raises InputError if tmft cannot run it, or if a file is damaged.
-    """
-    try:
-        parse = partial(parse_module_config, known=HEAD_CONFIG_KEYS[entry.kind])
-        config = folder.parse_json(f"{entry.subfolder}/config.json", parse)
-    except InputError as error:
-        raise InputError(f"{error}, or {REPLACE_MODULES}", "pooling") from None
+    """Return a module after the pooling, in float32, with its weights."""
+    parse = partial(check_known_keys, known=HEAD_CONFIG_KEYS[entry.kind])
+    config = folder.parse_json(f"{entry.subfolder}/config.json", parse)
     weights: dict[str, Tensor] = {}
     if entry.kind in MODULES_WITH_WEIGHTS:
         files = folder.open_weights(entry.subfolder)
         weights = files.read_tensors(files.names)
-    try:
+    with reading(folder.path / entry.subfolder):
         with torch.device("meta"):  # allocates nothing, whatever sizes config.json claims
             module = MODULE_CLASSES[entry.kind].from_config(config)
         # A copy: a tensor of a file may begin at any address, on which the last bits of sums depend.
-        module.load_state_dict(
-            {
-                name.removeprefix(module.weight_prefix): weight.float().clone()
-                for name, weight in weights.items()
-            },
-            assign=True,
-        )
-    except (KeyError, TypeError, RuntimeError) as error:
-        raise InputError(
-            f"{folder.path / entry.subfolder} is not a complete {entry.kind} ({describe_error(error)}): "
-            "restore its files"
-        ) from None
+        prefix = module.weight_prefix
+        state_dict = {name.removeprefix(prefix): weight.float().clone() for name, weight in weights.items()}
+        module.load_state_dict(state_dict, assign=True)
     return module
 
 
-# Each of the next functions takes the content of one file. A wrong value raises ValueError or TypeError, and
-# ModelFolder, which reads the files, adds the name of the file to the message.
+# Each of the next functions takes the content of one file, and returns the fields of ModelSettings that it
+# states. A wrong value raises ValueError or TypeError, and ModelFolder, which reads the files, adds the name
+# of the file to the message.
 
 
 def parse_st_config(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of ModelSettings that a config_sentence_transformers.json states.
+    """Return what a config_sentence_transformers.json states.
 
     This file alone may have keys that nobody knows: sentence-transformers does not read them either.
     """
     if (model_type := content.get("model_type") or "SentenceTransformer") != "SentenceTransformer":
         raise ValueError(f"model_type is {short_repr(model_type)}, not SentenceTransformer")
-    truncate_dim = get_typed(content, "truncate_dim", int)
-    if truncate_dim is not None and truncate_dim < 1:
-        raise ValueError(f"truncate_dim is {short_repr(truncate_dim)}, not 1 or more")
     similarity_fn_name = get_typed(content, "similarity_fn_name", str) or "cosine"
+    truncate_dim = get_typed(content, "truncate_dim", int)
     return {**parse_prompts(content), "similarity_fn_name": similarity_fn_name, "truncate_dim": truncate_dim}
 
 
 def parse_tmft_json(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of ModelSettings that a tmft.json states; they replace those of the other files."""
+    """Return what a tmft.json states; it replaces what the other files state."""
     if (number := content.get("format", TMFT_FORMAT)) != TMFT_FORMAT:
         raise ValueError(f"its format is {short_repr(number)}, this version of tmft reads {TMFT_FORMAT}")
     check_known_keys(content, TMFT_KEYS)
@@ -323,7 +256,7 @@ def parse_prompts(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_transformer_config(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of ModelSettings that a sentence_bert_config.json states."""
+    """Return what a sentence_bert_config.json states."""
     check_known_keys(content, TRANSFORMER_KEYS)
     modalities = get_typed(content, "modality_config", dict) or {"text": TEXT_MODALITY}
     if modalities.get("text") != TEXT_MODALITY:
@@ -333,15 +266,12 @@ def parse_transformer_config(content: dict[str, Any]) -> dict[str, Any]:
     for key in TRANSFORMER_KEYS:
         if key.endswith(("_args", "_kwargs")):
             check_known_keys(get_typed(content, key, dict) or {}, ARGUMENT_KEYS)
-    max_length = content.get("max_seq_length")
-    if type(max_length) is bool or max_length in (1, 2):  # other strange values are ignored
-        raise ValueError(f"max_seq_length is {max_length}, not 3 or more tokens")
-    max_length = max_length if isinstance(max_length, int) and max_length > 0 else None
+    max_length = get_typed(content, "max_seq_length", int)
     return {"max_length": max_length, "lower_case": bool(content.get("do_lower_case"))}
 
 
 def parse_pooling_config(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the pooling, such as "max+mean", and include_prompt, as the config.json of a Pooling has them.
+    """Return what the config.json of a Pooling states: a pooling such as "max+mean", and include_prompt.
 
     Old files have a key for each pooling, new ones a single key. The pooling is None if none is chosen.
     """
@@ -358,15 +288,6 @@ def parse_pooling_config(content: dict[str, Any]) -> dict[str, Any]:
         "pooling": "+".join(names) or None,
         "include_prompt": get_typed(content, "include_prompt", bool) is not False,
     }
-
-
-def parse_module_config(content: dict[str, Any], known: KnownKeys) -> dict[str, Any]:
-    """Return the config.json of a module after the pooling. known: the keys that it may have."""
-    check_known_keys(content, known)
-    activation = content.get("activation_function")
-    if activation is not None and not str(activation).startswith("torch.nn."):
-        raise ValueError(f"activation_function is {short_repr(activation)}, which is no class of torch.nn")
-    return content
 
 
 # ------------------------------------------------------------------------------- writing
