@@ -183,7 +183,7 @@ RUN = [
 def test_the_commands_of_the_table_run(tiny_folder, tmp_path, monkeypatch):
     """In their order, on files of the names that they have: what one writes, the next ones read."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tmft.students.distillation_data.DATA_FOLDER", tmp_path / "cache")
+    monkeypatch.setattr("tmft.students.distillation.DATA_FOLDER", tmp_path / "cache")
     (tmp_path / "data").symlink_to(ROOT / "data")
     (tmp_path / "my-encoder").symlink_to(ROOT / "data/tiny")
     table = (ROOT / "data/sample/train.tsv").read_text(encoding="utf-8").splitlines()[1:41]

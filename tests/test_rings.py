@@ -38,7 +38,7 @@ ORDER = [package for ring in RINGS for package in ring.split()]
 # Imports that go outwards: (file, imported file) -> reason.
 OUTWARD = {
     ("sentence_encoder", "checkpoints.sentence_folder"): "the door: from_pretrained and save_pretrained",
-    ("losses.objectives", "students.distillation_loss"): "the registry names every loss",
+    ("losses.objectives", "students.distillation"): "the registry names every loss",
 }
 COMMANDS = {"train", "cka", "evaluate"}
 REFERENCES = {"transformers", "sentence_transformers", "sklearn"}

@@ -186,7 +186,7 @@ TASKS = {
     "rte":            classification_task("glue/rte/{split}.tsv", columns=PAIR_COLUMNS, classes=TWO_WAY_NLI),
 
     # Distillation: the lines of a text with the embeddings that a teacher gives them as labels, see
-    # tmft/students/distillation_data.py. The learning rate is higher than the default, since each target is
+    # tmft/students/distillation.py. The learning rate is higher than the default, since each target is
     # a whole embedding and not one score of a pair.
     "distillation": Task("", columns=TEXT_COLUMN, label="embedding", objective="distillation",
                          eval_files="stsb/{split}.tsv",

@@ -10,7 +10,7 @@ from tmft.data import Examples, read_examples
 from tmft.datasets.own_data import convert_tables, parse_columns
 from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
-from tmft.students.distillation_data import extract_sentences, line_to_sentences
+from tmft.students.distillation import extract_sentences, line_to_sentences
 from tmft.tasks import TASKS
 
 PAIRS = {"sentence1": "first", "sentence2": "second", "score": "similarity"}

@@ -143,7 +143,7 @@ def command(line: str) -> int:
     asked to stop.
     """
     import evaluate
-    import tmft.students.distillation_data
+    import tmft.students.distillation
     import tmft.training.checkpointing
     import train
     from tmft.cli import encode_command as encode
@@ -153,7 +153,7 @@ def command(line: str) -> int:
 
     os.environ |= {"HF_HOME": str(Path("hf").absolute()), "HF_HUB_OFFLINE": "0"}
     tmft.training.checkpointing.SAVE_INTERVAL = 0.05
-    tmft.students.distillation_data.DATA_FOLDER = Path("../cache").absolute()
+    tmft.students.distillation.DATA_FOLDER = Path("../cache").absolute()
     name, *words = line.split()
     commands = {"train.py": train, "evaluate.py": evaluate, "encode": encode, "export": export}
     commands["tables"] = tables

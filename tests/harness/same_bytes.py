@@ -68,8 +68,7 @@ JOBS = {
         for way in ("log", "pcgrad")
     },
     "distillation": f"train {TUNE}/mlm-then-rtd --layer 3 --teacher tiny {LEARN} --projection 384",
-    "distilled cosines": f"train {TUNE}/mlm --keep-layers 0,4 --teacher twins/mlm {LEARN} "
-    "--similarity-weight 1",
+    "distilled cosines": f"train {TUNE}/mlm --keep-layers 0,4 --teacher twins/mlm {LEARN}",
     "mlm": f"train --task mlm --ckpt twins/mlm {PRETRAIN}",
     "rtd": f"train --task rtd --ckpt twins/mlm-then-rtd {PRETRAIN} --gradient-accumulation-steps 2",
     "from scratch": f"train --task rtd --from-scratch families/electra {PRETRAIN} --vocab-size 300 "

@@ -74,7 +74,7 @@ def test_save_is_another_name_of_save_pretrained(tmp_path):
 
 def test_settings_of_distillation_are_given_as_those_of_fine_tune():
     lines = [f"{'music ' * n} the man" for n in range(1, 30)]
-    with pytest.raises(InputError, match="^distill has no setting 'epoch': choose from epochs, .*mean"):
+    with pytest.raises(TypeError, match="'epoch'"):
         distill(tiny_model(), lines, layers=1, epoch=1)
     with pytest.raises(InputError, match="epochs"):
         distill(tiny_model(), lines, layers=1, epochs=0)

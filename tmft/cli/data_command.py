@@ -29,7 +29,7 @@ from tmft.io.atomic import check_writable, write_file
 from tmft.io.formatting import text_table
 from tmft.io.text import read_lines
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.students.distillation_data import extract_sentences
+from tmft.students.distillation import extract_sentences
 from tmft.tasks import Task
 
 # ------------------------------------------------------------------------------------ tables of your own

@@ -17,7 +17,7 @@ from tmft.losses.heads import (
 )
 from tmft.losses.multiple_negatives import MultipleNegativesRanking
 from tmft.losses.ranking import AnglE, CoSENT
-from tmft.students.distillation_loss import EmbeddingDistillation
+from tmft.students.distillation import EmbeddingDistillation
 
 OBJECTIVES: dict[str, type[Objective]] = {
     # losses on the cosine of a pair, without parameters

@@ -13,11 +13,10 @@ student` for narrow ones; docs/students.md has what each kind of student reaches
 """
 
 import re
-import shlex
 import sys
 from collections.abc import Iterable
 from copy import deepcopy
-from dataclasses import fields, replace
+from dataclasses import replace
 from os import PathLike
 from random import Random
 from typing import Any, get_type_hints
@@ -30,12 +29,17 @@ from tmft.checkpoints.model_card import ModelCardData
 from tmft.checkpoints.st_folder import check_can_be_saved
 from tmft.datasets.task_lookup import get_task, read_all_splits
 from tmft.device import keep_random_state
-from tmft.errors import SEED_RANGE, InputError, check_choice, check_range, did_you_mean
+from tmft.errors import SEED_RANGE, InputError, check_choice, check_range
 from tmft.io.arguments import check_arguments
 from tmft.loop import Recipe, fit
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.students.distillation_data import MAX_DEV_LINES, combine_embeddings, deduplicate, split_examples
-from tmft.students.distillation_loss import EmbeddingDistillation
+from tmft.students.distillation import (
+    MAX_DEV_LINES,
+    EmbeddingDistillation,
+    combine_embeddings,
+    deduplicate,
+    split_examples,
+)
 from tmft.students.narrow_models import factorize_embeddings, narrow_student
 from tmft.students.quantized_weights import QuantizedWeights
 from tmft.students.vocabulary_pruning import prune_vocabulary
@@ -99,10 +103,6 @@ def distill(
     given = {name: value for name, value in locals().items() if name != "lines"}  # see check_sentences
     check_arguments(given, get_type_hints(distill))
     check_range("seed", seed, *SEED_RANGE)
-    known = [field.name for field in fields(recipe)]
-    if unknown := [name for name in settings if name not in known]:
-        choices = f"choose from {', '.join(known)}{did_you_mean(unknown[0], known)}"
-        raise InputError(f"distill has no setting {unknown[0]!r}: {choices}")
     recipe = replace(recipe, **settings)
     if quantization is not None:
         check_choice("quantization", quantization, NUMBER_RANGES)
@@ -155,9 +155,7 @@ def distill(
             cosine = f"mean cosine {epoch.dev['teacher_cosine']:.4f} on {num_dev} lines that were held out"
             text = "; these are random words: real text brings it nearer to its teacher" if no_text else ""
             student.load_report = f"distilled from {' and '.join(names)}: {cosine}{text}"
-    print(f"{student.load_report}; next: student.save_pretrained(FOLDER), and", file=sys.stderr)
-    compare = f"python -m tmft evaluate {shlex.quote(teacher.source or 'TEACHER')} FOLDER --task sts"
-    print(f"{compare}, which compares the two", file=sys.stderr)
+    print(f"{student.load_report}; next: student.save_pretrained(FOLDER)", file=sys.stderr)
     kind = "lines, most of them of random words," if no_text else "lines"
     vocab_sizes = [f"{model.encoder.config.vocab_size:,}" for model in (student, teacher)]
     student.card_data = ModelCardData(

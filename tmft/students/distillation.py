@@ -1,8 +1,10 @@
-"""Make the data of distillation: lines of a text, with the embeddings that a teacher gives them as labels.
+"""Distillation: a student is trained to give texts the embeddings that a teacher, another model, gives them.
 
 The embeddings are computed once and kept in a folder for each teacher and text, below data/taught/: text.txt
 has the lines and vectors.npy, which is memory-mapped, their embeddings. Sentences of the dev and test sets on
 which the student is evaluated are excluded. `extract_sentences` makes the lines of a text of paragraphs.
+
+Shapes: P texts in a batch, N texts in a split, D dimensions of an embedding of student and teacher.
 """
 
 import json
@@ -10,7 +12,6 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -25,14 +26,16 @@ from tmft.errors import InputError, check_range
 from tmft.io.atomic import write_file
 from tmft.io.distributed import single_process
 from tmft.io.files import digest, is_file, is_folder, reading
-from tmft.metrics import is_computed_on_text
+from tmft.io.text import read_lines
+from tmft.loss import Objective
+from tmft.metrics import cosines, is_computed_on_text
 from tmft.pretraining.corpus import read_nonempty_lines
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.encode_file import encode_file
 from tmft.tasks import Task
 
 CACHE_FOLDER = "taught"  # an old name, kept so that embeddings from earlier versions are found
-REMEDY = "remove the folder, and the embeddings of the teacher are computed again"
+SIMILARITY_WEIGHT = 5.0  # of the loss of embeddings that have fewer dimensions than the teacher's
 BLOCK_ROWS = 8192  # of the embeddings that are combined at a time
 MAX_DEV_LINES = 2000  # maximal size of dev, and of test, if they are lines of the text
 # A sentence ends with . ! or ? before white space and a capital, an opening quote or a bracket. This is wrong
@@ -44,7 +47,7 @@ MIN_LETTERS = 12  # letters and digits that a sentence has at least
 
 @dataclass(frozen=True)
 class EmbeddingDistillationConfig:
-    """Hyperparameters of distillation: where its data comes from, and the weight of its second loss.
+    """Hyperparameters of distillation: where its data comes from.
 
     teacher: hub id or folder of a sentence encoder. The model learns its embeddings of the lines of `text`.
         If they have D dimensions and those of the model have not, add `projection` D. Dev and test are STS
@@ -53,19 +56,15 @@ class EmbeddingDistillationConfig:
         mean of the cosines of both, in the dimensions of `teacher`.
     text: names of the files with the training sentences, one per line.
     max_lines: use N lines of `text`, drawn at random; 0: all.
-    similarity_weight: weight of a second loss: the mean squared error of the cosine similarities between the
-        texts of a batch.
     """
 
     teacher: str = ""
     second_teacher: str = ""
     text: tuple[str, ...] = ()
     max_lines: int = 0
-    similarity_weight: float = 0.0
 
     def __post_init__(self) -> None:
         check_range("max_lines", self.max_lines, 0)
-        check_range("similarity_weight", self.similarity_weight, 0)
 
 
 def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) -> Examples:
@@ -83,13 +82,25 @@ def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) 
     Raises InputError if too few lines are left, or if the embeddings on disk are damaged.
     """
     config = EmbeddingDistillationConfig(**task.objective_args)
-    splits_text = is_computed_on_text(task.metric)
-    lines, embeddings = embedded_lines(config.teacher, config, splits_text, excluded_sentences)
-    if config.second_teacher:
-        _, others = embedded_lines(config.second_teacher, config, splits_text, excluded_sentences)
-        embeddings = combine_embeddings(embeddings, others)
-    num_dev = num_test = held_out_size(len(lines), splits_text)
-    return split_examples(lines, embeddings, num_dev, num_test, split)
+    paths = [Path(name) for name in config.text]
+    embeddings = []
+    for teacher in filter(None, (config.teacher, config.second_teacher)):
+        folder = DATA_FOLDER / CACHE_FOLDER / cache_key(teacher, config, paths, excluded_sentences)
+        if not is_file(folder / "text.txt"):
+            lines = list(deduplicate(read_nonempty_lines(paths), map(normalize_text, excluded_sentences)))
+            Random(0).shuffle(lines)
+            kept = lines[: config.max_lines or None]
+            write_file(folder / "text.txt", "".join(f"{line}\n" for line in kept))
+        lines = list(read_lines(folder / "text.txt"))
+        num_dev = 0  # and as many are test
+        if is_computed_on_text(task.metric):
+            num_dev = min(MAX_DEV_LINES, math.ceil(len(lines) / 100))
+        if len(lines) < 2 + 2 * num_dev:
+            problem = f"text {' '.join(config.text)}: {len(lines)} lines are left, too few"
+            raise InputError(f"{problem}: give a longer text", "text")
+        embeddings.append(embeddings_by_teacher(teacher, folder, len(lines)))
+    combined = combine_embeddings(*embeddings) if config.second_teacher else embeddings[0]
+    return split_examples(lines, combined, num_dev, num_dev, split)
 
 
 def split_examples(lines: list[str], embeddings: Tensor, num_dev: int, num_test: int, split: str) -> Examples:
@@ -99,48 +110,21 @@ def split_examples(lines: list[str], embeddings: Tensor, num_dev: int, num_test:
     return Examples((lines[part],), embeddings[part])
 
 
-def write_lines(lines: list[str], path: Path) -> None:
-    """Write lines to a file."""
-    with open(path, "w", encoding="utf-8", newline="\n") as file:
-        file.writelines(f"{line}\n" for line in lines)
+def embeddings_by_teacher(teacher: str, folder: Path, num_lines: int) -> Tensor:
+    """Return the teacher's embeddings of folder/text.txt, (N, D), memory-mapped from vectors.npy beside it.
 
-
-def embedded_lines(
-    teacher: str, config: EmbeddingDistillationConfig, splits_text: bool, excluded_sentences: Sequence[str]
-) -> tuple[list[str], Tensor]:
-    """Return the N lines of the text in random order, and the memory-mapped (N, D) embeddings of a teacher.
-
-    splits_text: whether some of the lines will be dev and test.
+    They are computed if that file is not there, as training is in bf16 if the device has instructions for it.
     """
-    paths = [Path(name) for name in config.text]
-    folder = DATA_FOLDER / CACHE_FOLDER / cache_key(teacher, config, paths, excluded_sentences)
-    if not is_file(folder / "text.txt"):
-        lines = list(deduplicate(read_nonempty_lines(paths), map(normalize_text, excluded_sentences)))
-        Random(0).shuffle(lines)
-        del lines[config.max_lines or len(lines) :]
-        write_file(folder / "text.txt", partial(write_lines, lines))
-        del lines  # they are read again: two copies of much text are large
-    with (
-        reading(folder, REMEDY),
-        open(folder / "text.txt", encoding="utf-8", newline="\n") as file,  # \r ends no line
-    ):
-        lines = [line.removesuffix("\n") for line in file]
-    if len(lines) < 2 + 2 * held_out_size(len(lines), splits_text):
-        raise InputError(
-            f"text {' '.join(map(str, paths))}: {len(lines)} lines are left, too few: give a longer text",
-            "text",
-        )
-    if not is_file(folder / "about.json"):  # which is written last
-        embed_with_teacher(teacher, paths, folder, len(lines))
-    with reading(folder, REMEDY):
+    vectors = folder / "vectors.npy"
+    if not is_file(vectors):
+        device = choose_device("auto")
+        dtype = "bfloat16" if choose_precision("auto", device) == "bf16" else "float32"
+        model = SentenceEncoder.from_pretrained(teacher, dtype=dtype).to(device)
+        print(f"teacher {teacher}: {num_lines} lines, {model.dimensions} dimensions, kept in {folder}")
+        encode_file(model, folder / "text.txt", vectors, single_process(device))
+    with reading(vectors, "remove the folder, and the embeddings of the teacher are computed again"):
         # Mode "c" is copy on write: torch accepts only arrays that can be written.
-        embeddings = np.load(folder / "vectors.npy", mmap_mode="c", allow_pickle=False)
-        return lines, torch.from_numpy(embeddings)
-
-
-def held_out_size(num_lines: int, splits_text: bool) -> int:
-    """Return how many lines of a text are dev, and as many test; 0 if they are pairs with scores."""
-    return min(MAX_DEV_LINES, math.ceil(num_lines / 100)) if splits_text else 0
+        return torch.from_numpy(np.load(vectors, mmap_mode="c", allow_pickle=False))
 
 
 def combine_embeddings(first: Tensor, second: Tensor) -> Tensor:
@@ -171,38 +155,6 @@ def combine_embeddings(first: Tensor, second: Tensor) -> Tensor:
     return torch.cat([side_by_side(rows) @ projection for rows in blocks])
 
 
-def embed_with_teacher(teacher: str, paths: list[Path], folder: Path, num_lines: int) -> None:
-    """Write the teacher's embeddings of folder/text.txt to vectors.npy, and their origin to about.json.
-
-    paths, num_lines: the files of the text, and the number of lines in text.txt; recorded in about.json.
-    The teacher computes in bf16 if the device has instructions for it, as training does.
-    """
-    device = choose_device("auto")
-    dtype = "bfloat16" if choose_precision("auto", device) == "bf16" else "float32"
-    model = SentenceEncoder.from_pretrained(teacher, dtype=dtype).to(device)
-    print(f"teacher {teacher}: {num_lines} lines, {model.dimensions} dimensions, kept in {folder}")
-    encode_file(model, folder / "text.txt", folder / "vectors.npy", single_process(device))
-    about = {"teacher": teacher, "text": list(map(str, paths)), "lines": num_lines}
-    write_file(folder / "about.json", json.dumps(about, indent=2) + "\n")
-
-
-def deduplicate(lines: Iterable[str], excluded: Iterable[str]) -> Iterator[str]:
-    """Yield the lines without duplicates; lines with the same `normalize_text` are duplicates.
-
-    excluded: normalized texts of lines that are not yielded at all. Of each line only a hash is kept.
-    """
-    seen = set(map(hash, excluded))  # among a million texts, two have the same hash in one case of 4e7
-    for line in lines:
-        if (number := hash(normalize_text(line))) not in seen:
-            seen.add(number)
-            yield line
-
-
-def normalize_text(text: str) -> str:
-    """Return the letters and digits of a text, in lower case, to find sentences that are nearly equal."""
-    return "".join(letter for letter in text.lower() if letter.isalnum())
-
-
 def cache_key(
     teacher: str, config: EmbeddingDistillationConfig, paths: list[Path], excluded_sentences: Sequence[str]
 ) -> str:
@@ -223,6 +175,86 @@ def cache_key(
     )
     name = Path(teacher.partition("@")[0]).name
     return f"{name}-{digest(content)[:12]}"
+
+
+def deduplicate(lines: Iterable[str], excluded: Iterable[str]) -> Iterator[str]:
+    """Yield the lines without duplicates; lines with the same `normalize_text` are duplicates.
+
+    excluded: normalized texts of lines that are not yielded at all. Of each line only a hash is kept.
+    """
+    seen = set(map(hash, excluded))  # among a million texts, two have the same hash in one case of 4e7
+    for line in lines:
+        if (number := hash(normalize_text(line))) not in seen:
+            seen.add(number)
+            yield line
+
+
+def normalize_text(text: str) -> str:
+    """Return the letters and digits of a text, in lower case, to find sentences that are nearly equal."""
+    return "".join(letter for letter in text.lower() if letter.isalnum())
+
+
+# -------------------------------------------------------------------------------------------------- the loss
+
+
+def distillation_loss(u: Tensor, target: Tensor) -> Tensor:
+    """Return 1 - cosine(student, teacher); a scalar.
+
+    u: (P, D), embeddings of P texts by the student. target: (P, D), their embeddings by the teacher.
+
+    If u has only the first dimensions of an embedding (Matryoshka), its cosine with the wider target is
+    undefined. The loss is then SIMILARITY_WEIGHT times the mean squared difference between the (P, P) cosine
+    similarities of the student's embeddings and those of the teacher's.
+    Source: Reimers and Gurevych 2020, arXiv:2004.09813 (embeddings of a teacher as targets); Tung and Mori
+    2019, arXiv:1907.09682 (the similarities of a batch).
+
+    Example:
+
+    >>> import torch
+    >>> teacher = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    >>> distillation_loss(teacher, teacher).item()
+    0.0
+    >>> distillation_loss(-teacher, teacher).item()  # the opposite directions
+    2.0
+    """
+    u, target = F.normalize(u, dim=-1), F.normalize(target.to(u.dtype), dim=-1)
+    if u.shape[-1] < target.shape[-1]:
+        return SIMILARITY_WEIGHT * F.mse_loss(u @ u.T, target @ target.T)
+    return 1 - (u * target).sum(-1).mean()
+
+
+class EmbeddingDistillation(Objective):
+    """Trains a student to give each text the embedding that the teacher gives it, see `distillation_loss`.
+
+    The student is evaluated on the cosines of sentence pairs (those of `task.eval_files`) or, with the metric
+    `teacher_cosine`, on how close its embeddings of single texts are to the teacher's.
+    """
+
+    prediction_type, allowed_num_texts, config_class = "cosine", (1,), EmbeddingDistillationConfig
+    min_batch_size = 2  # the texts of a batch are compared with each other
+    needs_teacher, read_examples = True, staticmethod(teacher_examples)
+
+    def __init__(self, dimensions: int, task: Task):
+        super().__init__(dimensions, task)
+        self.dimensions = dimensions
+
+    def forward(self, u: Tensor, target: Tensor) -> Tensor:
+        """Return the loss, a scalar.
+
+        u: (P, D) float32, embeddings of the student, or only their first dimensions. target: (P, D), those of
+        the teacher. Raises InputError if student and teacher differ in D.
+        """
+        if self.dimensions != target.shape[-1]:
+            what = (
+                f"the teacher's embeddings have {target.shape[-1]} dimensions, "
+                f"the student's {self.dimensions}"
+            )
+            raise InputError(f"{what}: add `projection` {target.shape[-1]}", "projection")
+        return distillation_loss(u, target)
+
+    def predict(self, u: Tensor, v: Tensor | None = None) -> np.ndarray:
+        """Return the cosine of each pair, (N,) float64, or u itself if there is no v. u, v: (N, D)."""
+        return u.numpy() if v is None else cosines(u, v)
 
 
 # --------------------------------------------------------------------------------- paragraphs into sentences
