@@ -39,7 +39,7 @@ from pathlib import Path
 
 from tmft.cli.options import command_device, fields_from_args
 from tmft.cli.parser import CommandLineParser, default_command, run_command
-from tmft.cli.train_options import add_train_options, check_train_options, expand_config, objective_args
+from tmft.cli.train_options import add_train_options, check_train_options, objective_args, parse_train_args
 from tmft.datasets.task_lookup import get_task, read_all_splits
 from tmft.io.distributed import Processes, init_distributed
 from tmft.io.files import PACKAGE_DATA
@@ -63,8 +63,8 @@ FIRST_RUN = ["--ckpt", SMALL_ELECTRA, "--layer", "all", "--task", "sample", "--l
 
 
 def main(argv: list[str] | None = None) -> None:
-    argv, digests = expand_config(train_parser(), sys.argv[1:] if argv is None else argv)
-    args = parse_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
+    args, digests = parse_train_args(train_parser(), argv)
     if not (args.ckpt or args.from_scratch or args.task in PRETRAINING_TASKS):
         return main(default_command("train.py", FIRST_RUN, argv))
     seeds = list(range(args.num_seeds or 1)) if args.seed is None else [args.seed]

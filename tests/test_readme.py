@@ -19,7 +19,7 @@ from tmft import SentenceEncoder
 from tmft.cli.entry_points import COMMANDS as COMMAND_NAMES
 from tmft.cli.entry_points import SCRIPTS, module_name
 from tmft.cli.options import fields_from_args
-from tmft.cli.train_options import objective_args, read_options
+from tmft.cli.train_options import objective_args, parse_train_args
 from tmft.data import Examples, read_examples
 from tmft.datasets.task_lookup import expand_groups, get_task
 from tmft.embedding.layer_mix import parse_layer_mix
@@ -136,10 +136,7 @@ def test_every_file_of_a_command_is_there():
 def test_options_that_the_text_names_exist(add, capsys):
     add("An objective")  # whose hyperparameter is an option
     known = set()
-    helps = [
-        (command, ["--help-all" if command in (train, evaluate) else "--help"])
-        for command in PARSERS.values()
-    ]
+    helps = [(command, ["--help"]) for command in PARSERS.values()]
     helps += [(PARSERS["-m tmft data"], [name, "--help"]) for name in ("convert", "sentences")]
     for command, words in helps:
         with pytest.raises(SystemExit):
@@ -229,7 +226,7 @@ def test_what_the_docs_add_is_trained_with_and_scores_the_same_when_it_was_saved
     train.main([*arguments, "--layer", "1", *options])
     folder = tmp_path / "runs" / "r-layer1-seed0"
     result = json.loads((folder / "result.json").read_text())
-    recorded, _ = read_options(folder)
+    recorded = vars(parse_train_args(train.train_parser(), ["--config", str(folder)])[0])
     for option, value in zip(options[::2], options[1::2], strict=True):
         assert str(recorded[option[2:].replace("-", "_")]) == value
 

@@ -113,25 +113,19 @@ def test_a_result_repeats_a_pre_training(tiny_folder, tmp_path):
     assert (one / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
 
 
-def test_a_toml_file_is_the_same_as_its_options(asked, arguments, tmp_path):
-    toml = tmp_path / "settings.toml"
-    toml.write_text(
-        f"ckpt = {json.dumps(arguments[1])}\ndata = {json.dumps(arguments[3])}\n# a comment\nlr = 3e-4\n"
-        'layer = "1-2"\nscore-range = [0, 5]\nobjective = "multiple_negatives_ranking"\nsymmetric = false\n'
-        "num_seeds = 2\nmatryoshka_dims = [8, 16]\n"
-    )
-    words = ["--layer", "1-2", "--score-range", "0", "5", "--objective", "multiple_negatives_ranking"]
-    words += ["--no-symmetric", "--matryoshka-dims", "8", "16", *arguments[:4]]
-    train.main([*words, "--lr", "3e-4", "--num-seeds", "2"])
-    typed = [(run.config, run.folder) for run in asked]
-    asked.clear()
-    train.main([f"--config={toml}"])
-    assert len(typed) == 4 and [(run.config, run.folder) for run in asked] == typed
-    asked.clear()
-    train.main(
-        ["--lr", "1e-3", "--config", str(toml), "--layer", "2", "--seed", "7"]
-    )  # in place of num_seeds
-    assert [(run.config.layer, run.config.seed, run.config.recipe.lr) for run in asked] == [(2, 7, 1e-3)]
+def test_options_on_the_command_line_take_precedence_over_those_of_the_run(arguments, tmp_path, request):
+    words = "--objective multiple_negatives_ranking --no-symmetric --keep-layers 0,2".split()
+    train.main([*arguments, *words, "--num-seeds", "2"])
+    [run] = tmp_path.glob("runs/*-seed1")
+    asked = request.getfixturevalue("asked")
+    for seeds, typed in ("--seed 1", ""), ("", "--lr 1e-4 --num-seeds 3 --matryoshka-dims 8 16"):
+        typed = [*typed.split(), "--output-dir", str(tmp_path / "new")]
+        train.main([*arguments, *words, *seeds.split(), *typed])
+        expected = [(one.config, one.folder) for one in asked]
+        asked.clear()
+        train.main(["--config", str(run), *typed])
+        assert [(one.config, one.folder) for one in asked] == expected and expected
+        asked.clear()
 
 
 def test_data_of_your_own_do_not_train_the_model_for_demonstration(asked, tiny_data):
@@ -141,31 +135,12 @@ def test_data_of_your_own_do_not_train_the_model_for_demonstration(asked, tiny_d
     assert not asked
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("epoch = 3", "{file}: unknown option --epoch; did you mean --epochs?"),
-        ("lr = 'fast'", "{file}: --lr: invalid float value: 'fast'"),
-        ("[recipe]\nlr = 1", "{file} has recipe = {'lr': 1}: give the name of an option, and a number"),
-        ("", "{file} cannot be read (it has no options): name"),
-        (None, "{file} cannot be read (No such file or directory): name a TOML file"),
-    ],
-)
-def test_mistakes_in_a_config_file(content, message, asked, tmp_path):
-    file = tmp_path / "settings.toml"
-    if content is not None:
-        file.write_text(content)
-    with pytest.raises(InputError) as error:
-        train.main(["--config", str(file)])
-    assert error.value.as_cli_message().startswith(message.replace("{file}", str(file))) and not asked
-
-
 def test_a_result_of_python_has_no_options_to_repeat(tiny_folder, asked, tmp_path):
     columns = [line.split("\t")[:2] for line in PAIRS]
     pairs = [(*texts, score) for texts in columns for score in (4.5, 2, 3, 1)]
     fine_tune(tiny_folder, pairs, layer=1, epochs=1, output_dir=tmp_path / "python")
     [path] = tmp_path.glob("python/*/result.json")
-    with pytest.raises(InputError, match="result.json is not from a run of train.py: write its options to"):
+    with pytest.raises(InputError, match="result.json cannot be repeated: its options are not those of"):
         train.main(["--config", str(path)])
 
 

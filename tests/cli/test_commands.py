@@ -46,7 +46,7 @@ MISTAKES = [
     (["train", "--lr", "nan"], "--lr nan: choose 0 or more"),
     (["train", "--lr", "fast"], "--lr: invalid float value: 'fast'; see --help"),
     (["train", "--precision", "fp8"], "--precision: invalid choice: 'fp8' ... ; see --help"),
-    (["evaluate", "--dtype", "bf16"], "--dtype: invalid choice: 'bf16' ... ; did you mean bfloat16?"),
+    (["evaluate", "--dtype", "bf16"], "--dtype: invalid choice: 'bf16' ... ; see --help"),
     (["export", "--format", "gif"], "--format: invalid choice: 'gif' ... ; see --help"),
     (["train", "--num-seeds", "0"], "--num-seeds 0: choose 1 to 10000"),
     (["train", "--num-seeds", "2", "--seed", "3"], "--seed and --num-seeds: give only one of the two"),
@@ -309,7 +309,7 @@ def parser_of(module, monkeypatch) -> CommandLineParser:
 
 # Options that are off if they are absent, and arguments that a command needs.
 WITHOUT_DEFAULT = {
-    *("MODEL", "OTHER", "A", "B", "TEACHER", "FOLDER", "FILE", "QUERY", "RUNS", "NAME", "--help-all"),
+    *("MODEL", "OTHER", "A", "B", "TEACHER", "FOLDER", "FILE", "QUERY", "RUNS", "NAME"),
     *("--init-from", "--text", "--teacher", "--second-teacher", "--config", "--from-scratch", "--vocab-size"),
     *("--steps", "--save-fp16", "--prompt", "--static-from", "--isotropy", "--speed", "--json", "--save"),
     *("--cs224n-predictions", "--postprocess", "--also", "--all-pairs", "--debiased", "--plot", "--corpus"),

@@ -28,64 +28,28 @@ class CommandLineParser(argparse.ArgumentParser):
     doc: the docstring of the command: what it does, its examples, indented, and further paragraphs, which are
     shown at the end of --help. subcommand: the word after the name of the command, as in `data convert`.
 
-    Groups of options that few users need are added as advanced: --help only names their options, and
-    --help-all describes them. Options cannot be abbreviated, because an abbreviation may become ambiguous
-    when options are added.
+    Options cannot be abbreviated, because an abbreviation may become ambiguous when options are added.
     """
 
     def __init__(self, doc: str, subcommand: str = ""):
-        self.advanced_groups: list[argparse._ArgumentGroup] = []
         summary, *notes = doc.strip("\n").split("\n\n")
         if notes and notes[0].startswith("    "):
             summary += "\n\nexamples:\n" + textwrap.indent(textwrap.dedent(notes.pop(0)), "  ")
         super().__init__(
+            prog=f"{Path(sys.argv[0]).name} {subcommand}".rstrip(),
             description=summary,
             epilog="\n\n".join(notes),
             formatter_class=HelpFormatter,
             allow_abbrev=False,
         )
-        self.subcommand = [subcommand] if subcommand else []
         self.exclusive: list[tuple[str, str]] = []
 
-    def add_argument_group(
-        self, *args: Any, advanced: bool = False, **kwargs: Any
-    ) -> argparse._ArgumentGroup:
-        """Add a group of options; --help only names those of an advanced one."""
-        group = super().add_argument_group(*args, **kwargs)
-        if advanced:
-            self.advanced_groups.append(group)
-        if advanced and "--help-all" not in self._option_string_actions:
-            self.add_argument("--help-all", action=HelpAllAction, help="describe all options and exit")
-        return group
-
-    def format_help(self, show_all: bool = False) -> str:
-        """Return the text of --help or, if show_all is True, of --help-all."""
+    def format_help(self) -> str:
+        """Return the text of --help, whose usage names the positional arguments alone."""
         positionals = (action for action in self._actions if not action.option_strings)
         names = (f"[{p.metavar}]" if p.nargs == "?" else str(p.metavar) for p in positionals)
-        self.usage = " ".join(["%(prog)s", *self.subcommand, *names, "[options]"])
-        formatter = self._get_formatter()
-        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
-        formatter.add_text(self.description)
-        for group in self._action_groups:
-            if show_all or group not in self.advanced_groups:
-                formatter.start_section(group.title)
-                formatter.add_arguments(group._group_actions)
-                formatter.end_section()
-        if not show_all:
-            formatter.add_text(self.list_advanced_options(formatter._width))
-        formatter.add_text(self.epilog)
-        return formatter.format_help()
-
-    def list_advanced_options(self, width: int) -> str:
-        """Return a heading and, for each advanced group, its title and the names of its options."""
-        lines = []
-        for group in self.advanced_groups:
-            names = ", ".join(action.option_strings[0] for action in group._group_actions)
-            text = f"{group.title}: {names}"
-            lines += textwrap.wrap(
-                text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
-            )
-        return "\n".join(["more options, described by --help-all:", *lines]) if lines else ""
+        self.usage = " ".join(["%(prog)s", *names, "[options]"])
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """Raise InputError with the message of argparse, instead of printing it and exiting."""
@@ -117,14 +81,6 @@ class CommandLineParser(argparse.ArgumentParser):
             raise InputError(f"{name} is empty: give a value, or remove it")
         return super()._get_value(action, arg_string)
 
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a value that is none of the choices; suggest a similar one."""
-        try:
-            super()._check_value(action, value)
-        except argparse.ArgumentError as error:
-            hint = did_you_mean(value, action.choices or ())
-            raise InputError(f"{str(error).removeprefix('argument ')}{hint or '; see --help'}") from None
-
     def exclude(self, first: str, second: str) -> None:
         """Refuse a command with both of two options, named by their attributes.
 
@@ -143,29 +99,10 @@ class CommandLineParser(argparse.ArgumentParser):
                 raise InputError(f"{option} has no effect with {context}: remove {option}")
 
 
-class HelpAllAction(argparse.Action):
-    """Prints the help of all options and exits. The option leaves no attribute in the parsed arguments."""
-
-    def __init__(self, option_strings: list[str], dest: str, help: str):
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        """Print the help."""
-        assert isinstance(parser, CommandLineParser)
-        print(parser.format_help(show_all=True), end="")
-        parser.exit()
-
-
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Keeps the line breaks of the examples, and adds the default to each help text that does not mention it.
 
-    Words are not broken at hyphens, and the metavar of an option with two names is shown only once.
+    Words are not broken at hyphens, which the names of options have.
     """
 
     def __init__(self, prog: str, **options: Any):
@@ -173,12 +110,6 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        if not action.option_strings or action.nargs == 0:
-            return super()._format_action_invocation(action)
-        metavar = self._get_default_metavar_for_optional(action)
-        return f"{', '.join(action.option_strings)} {self._format_args(action, metavar)}"
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""
@@ -225,9 +156,7 @@ def run_command(main: Callable[[], None]) -> None:
         try:
             main()
         except Exception:
-            if (
-                stop_signals
-            ):  # it stems from the signal: torch turns a KeyboardInterrupt into errors of its own
+            if stop_signals:  # it stems from one: torch turns a KeyboardInterrupt into errors of its own
                 raise KeyboardInterrupt from None
             raise
         print(end="", flush=True)
