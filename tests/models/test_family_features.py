@@ -158,7 +158,7 @@ def test_a_roberta_from_scratch_counts_positions_from_the_padding_token_of_its_n
     """A new WordPiece vocabulary has [PAD] at 0, where RoBERTa's own has it at 1."""
     content = RANDOM_CONFIGS["roberta"](random.Random(0)) | {"pad_token_id": 1, "max_position_embeddings": 42}
     (tmp_path / "config.json").write_text(json.dumps(content))
-    words = ["--from-scratch", tmp_path / "config.json", "--vocab-size", 300, "--task", "mlm", "--text", text]
+    words = ["--from-scratch", tmp_path, "--vocab-size", 300, "--task", "mlm", "--text", text]
     words += ["--output-dir", tmp_path / "runs", "--run-name", "r", "--max-length", 24, "--precision", "fp32"]
     train.main([str(word) for word in [*words, "--steps", 2, "--batch-size", 4]])
     model = open_in_transformers("RobertaForMaskedLM", tmp_path / "runs/r-seed0")
@@ -172,7 +172,7 @@ def test_a_roberta_from_scratch_counts_positions_from_the_padding_token_of_its_n
 
 def test_an_mpnet_from_scratch_needs_its_own_vocabulary(text, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(RANDOM_CONFIGS["mpnet"](random.Random(0))))
-    words = ["--from-scratch", tmp_path / "config.json", "--vocab-size", 300, "--task", "mlm", "--text", text]
+    words = ["--from-scratch", tmp_path, "--vocab-size", 300, "--task", "mlm", "--text", text]
     words += ["--output-dir", tmp_path / "runs", "--max-length", 24]
     with pytest.raises(
         InputError, match="positions of this family start after a padding token of id 1, which"

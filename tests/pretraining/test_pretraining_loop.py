@@ -139,7 +139,7 @@ def test_save_fp16_saves_the_same_weights_in_float16(tmp_path, text):
 
 
 def test_a_vocabulary_is_trained_on_the_text_if_there_is_none(tmp_path, text, capsys):
-    config = shape(tmp_path / "shape", **BERT) / "config.json"
+    config = shape(tmp_path / "shape", **BERT)
     folder = pretrain(tmp_path, text, "--from-scratch", config, "--steps", 1, "--vocab-size", 70)
     assert "a WordPiece vocabulary from the text" in capsys.readouterr().out
     vocab_size = len(SentenceEncoder.from_pretrained(folder).tokenizer.backend.get_vocab())

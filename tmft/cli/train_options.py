@@ -56,7 +56,7 @@ SYNTAX: dict[str, dict[str, Any]] = {
     "freeze_layers": {"nargs": "?", "const": -1},
     "teacher": {"metavar": "MODEL"},
     "second_teacher": {"metavar": "MODEL"},
-    "from_scratch": {"metavar": "CONFIG"},
+    "from_scratch": {"metavar": "MODEL"},
     "rescale_to_labels": {"other_flags": ["--rescale-scores"]},
     "save_fp16": {"default": False},
 }

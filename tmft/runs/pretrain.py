@@ -15,9 +15,8 @@ from tmft.encoder import BaseEncoder, EncoderConfig
 from tmft.errors import InputError
 from tmft.io.atomic import write_file
 from tmft.io.distributed import Processes
-from tmft.io.files import file_digest, is_file, read_json
+from tmft.io.files import file_digest, is_file
 from tmft.io.formatting import escape_markdown, format_duration, percent
-from tmft.models import config_from_dict
 from tmft.models.families import FAMILIES, convert_to_bert, empty_encoder, parameter_counts, random_encoder
 from tmft.pretraining.corpus import tokenize_files, train_wordpiece
 from tmft.pretraining.masking import Masking
@@ -56,26 +55,19 @@ def do_pretraining_run(
     """Do one pre-training run and write its folder, unless it is finished already."""
     recipe, settings, device = config.recipe, config.to_flat_dict(), processes.device
     print_main = print if processes.rank == 0 else (lambda *_, **__: None)
-    config_file = None  # of an architecture that is a single file
+    needs_weights = config.ckpt is not None
     with processes.main_process_first():  # the first process downloads what is absent
-        if config.from_scratch and is_file(path := Path(config.from_scratch)):
-            source, config_file = ModelFolder(path.parent), path
-        else:
-            source = ModelFolder.open(config.source, weights=config.ckpt is not None)
+        source = ModelFolder.open(config.source, weights=needs_weights)
     digests = {
         "text": {str(path): file_digest(path) for path in config.text if is_file(path)},  # not of a pipe
-        "checkpoint": {file.name: file_digest(file) for file in [config_file] if file}
-        | source.digests(weights=config.ckpt is not None),
+        "checkpoint": source.digests(weights=needs_weights),
     }
     with open_run_folder(folder, settings, digests, processes) as checkpoint:
         if checkpoint is None:
             return
         torch.manual_seed(config.seed)  # for random weights
-        if config.from_scratch:
-            architecture = config_from_dict(read_json(config_file)) if config_file else source.config()
-            model, tokenizer, start = from_scratch(config, source, architecture)
-        else:
-            model, tokenizer, start = from_checkpoint(config, source)
+        make_model = from_checkpoint if needs_weights else from_scratch
+        model, tokenizer, start = make_model(config, source)
         if isinstance(model, ReplacedTokenDetection):
             width = model.generator.encoder.config.hidden_size
             start += f"; a generator with random weights of hidden size {width}"
@@ -144,13 +136,14 @@ def from_checkpoint(
 
 
 def from_scratch(
-    config: PretrainingConfig, folder: ModelFolder, encoder_config: EncoderConfig
+    config: PretrainingConfig, folder: ModelFolder
 ) -> tuple[PretrainingObjective, Tokenizer, str]:
     """Return an objective with random weights, its tokenizer, and a description of both.
 
     folder: the one of the architecture. Without a tokenizer in it, or with a vocab_size, a new one is trained
     on the text.
     """
+    encoder_config = folder.config()
     if config.vocab_size is None and folder.tokenizer_files():
         tokenizer = load_tokenizer(folder)
         vocabulary = f"the vocabulary in {folder.name}"

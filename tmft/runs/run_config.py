@@ -196,8 +196,8 @@ class PretrainingConfig:
 
     task: "mlm" (masked language modeling), or "rtd" (replaced token detection).
     ckpt: hub id or folder of a checkpoint to continue with. Exactly one of ckpt and from_scratch is given.
-    from_scratch: train a new model with random weights: a config.json, a folder with one, or the hub id of a
-        model with this architecture; not with `ckpt`.
+    from_scratch: train a new model with random weights: a folder with a config.json, or the hub id of a model
+        with this architecture; not with `ckpt`.
     seed: number that determines the random weights, the order of the sentences, the masks and dropout.
     text: text with one sentence per line, also .gz or .xz; needed for pre-training and distillation.
     vocab_size: with `from_scratch`: train a WordPiece vocabulary of N tokens on `text`, even if there is a
@@ -259,7 +259,7 @@ class PretrainingConfig:
     @property
     def name(self) -> str:
         """The default name of the run, checkpoint and task, such as "bert-base-uncased-mlm"."""
-        return f"{Path(self.source.partition('@')[0]).name.removesuffix('.json')}-{self.task}"
+        return f"{Path(self.source.partition('@')[0]).name}-{self.task}"
 
     @property
     def source(self) -> str:
