@@ -35,7 +35,7 @@ TESTS = {
     "tmft/speed/cuda_graphs.py": "speed/test_cuda_graphs.py",
     "tmft/losses/multiple_negatives.py": "losses/test_multiple_negatives.py",
     "tmft/metrics.py": "test_metrics.py",
-    "tmft/data.py": "test_data.py datasets/test_labels.py runs/test_run_inputs.py",
+    "tmft/data.py": "test_data.py datasets/test_labels.py runs/test_run_folder.py",
     "tmft/loop.py": "test_loop.py training/test_checkpointing.py test_train.py",
     "tmft/training_free/postprocessing.py": "training_free/test_postprocessing.py",
     "tmft/models/families.py":
@@ -66,7 +66,7 @@ TESTS = {
         "checkpoints/test_model_folder.py checkpoints/test_any_st_folder.py",
     "tmft/training/checkpointing.py": "training/test_checkpointing.py",
     "tmft/runs/run_folder.py":
-        "runs/test_run_folder.py runs/test_run_inputs.py runs/test_sweep_plan.py losses/test_losses.py "
+        "runs/test_run_folder.py runs/test_sweep_plan.py losses/test_losses.py "
         "training/test_checkpointing.py",
     "tmft/serving/encode_file.py": "serving/test_encode_file.py",
     "tmft/export/export.py": "export/test_export.py export/test_compact_export.py",

@@ -51,7 +51,8 @@ def encodes(folder, path):
     model = SentenceEncoder.from_pretrained(folder)
     u = model.encode(SENTENCES)
     linear_cka(torch.from_numpy(u), torch.from_numpy(u))
-    model.save_pretrained(path / "saved")
+    model.save(path / "saved")  # as in sentence-transformers
+    assert np.array_equal(SentenceEncoder.from_pretrained(path / "saved").encode(SENTENCES), u)
 
 
 def chooses_a_device(folder, path):

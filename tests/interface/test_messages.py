@@ -6,7 +6,7 @@ import torch
 from conftest import SENTENCES, tiny_model
 from torch import nn
 
-from tmft import InputError, SentenceEncoder, distill
+from tmft import InputError, distill
 from tmft.checkpoints.model_folder import parse_modules
 
 
@@ -63,13 +63,6 @@ def test_what_is_no_embedding_is_one_line(given):
     ) as error:
         tiny_model().similarity(given, [[1.0, 2.0]])
     assert "\n" not in str(error.value)
-
-
-def test_save_is_another_name_of_save_pretrained(tmp_path):
-    model = tiny_model()
-    model.save(tmp_path / "model")
-    saved = SentenceEncoder.from_pretrained(tmp_path / "model")
-    assert np.array_equal(saved.encode(SENTENCES), model.encode(SENTENCES))
 
 
 def test_settings_of_distillation_are_given_as_those_of_fine_tune():

@@ -1,6 +1,5 @@
 """The paired bootstrap against scipy's, on data where the answer is known."""
 
-import json
 import zipfile
 
 import numpy as np
@@ -12,7 +11,7 @@ import train
 from tmft.cli import report_command as report
 from tmft.errors import InputError
 from tmft.evaluation.bootstrap import resample_run, resample_scores
-from tmft.metrics import spearman
+from tmft.metrics import spearman, threshold_metrics
 from tmft.reports.comparisons import LayerComparison, compare_layers_with_whole, compare_sweeps
 from tmft.runs.run_result import PREDICTIONS_FILE, read_predictions, read_sweep_predictions
 from tmft.runs.sweeps import Sweep, group_into_sweeps, read_results
@@ -151,24 +150,7 @@ def test_metrics_without_one_number_per_example_are_not_compared(metric, tmp_pat
     assert compare_sweeps([one, other]) == []
 
 
-def test_a_report_says_whether_runs_differ(tiny_folder, tiny_data, tmp_path, capsys):
-    for name, lr in (("one", "1e-3"), ("two", "1e-5")):
-        train.main([
-            "--ckpt", str(tiny_folder), "--layer", "1", "--data", str(tiny_data), "--epochs", "1", "--lr", lr,
-            "--output-dir", str(tmp_path / "runs"), "--run-name", name,
-        ])  # fmt: skip
-    capsys.readouterr()
-    report.main([str(tmp_path / "runs")])
-    printed = capsys.readouterr().out
-    assert "pairs: are the differences on test significant?" in printed and "compared with" in printed
-    predicted, labels = read_predictions(tmp_path / "runs/one-layer1-seed0")
-    result = json.loads((tmp_path / "runs/one-layer1-seed0/result.json").read_text())
-    assert result["test"]["spearman"] == pytest.approx(spearman(predicted, labels))
-    [one, _] = group_into_sweeps(read_results(tmp_path / "runs"))
-    assert one.layers[1][0]["folder"].name == "one-layer1-seed0"
-
-
-def test_sweeps_of_a_classification_task_are_compared_by_its_metric(tmp_path):
+def test_sweeps_of_a_classification_task_are_compared_by_its_metric_also_in_a_report(tmp_path, capsys):
     task = ["--ckpt", str(ROOT / "data/twins/mlm"), "--layer", "0"]
     task += ["--task", "mrpc", "--data", str(tmp_path / "d")]
     (tmp_path / "d").mkdir()
@@ -183,3 +165,9 @@ def test_sweeps_of_a_classification_task_are_compared_by_its_metric(tmp_path):
     [comparison] = compare_sweeps(sweeps)
     assert comparison.difference == comparison.low == comparison.high == 0.0
     assert not comparison.is_significant
+    predicted, labels = read_predictions(tmp_path / "runs/one-layer0-seed0")
+    threshold = sweeps[0].layers[0][0]["dev"]["threshold"]
+    assert threshold_metrics(predicted, labels, threshold)["f1"] == sweeps[0].scores(0, "test")[0]
+    capsys.readouterr()
+    report.main([str(tmp_path / "runs")])
+    assert "are the differences on test significant?" in capsys.readouterr().out
