@@ -185,19 +185,6 @@ def test_a_template_with_a_mask_needs_one_in_the_vocabulary():
 # ------------------------------------------------------------------------------------------------ in a model
 
 
-def test_only_the_beginning_of_a_text_of_millions_of_letters_is_tokenized(wordpiece):
-    text = "a man plays music " * 70_000
-    lengths, read = [], wordpiece.encode_batch
-    wordpiece.encode_batch = lambda texts, *a, **k: lengths.extend(map(len, texts)) or read(texts, *a, **k)
-    [ids], num_truncated = Prompt("the [X] cat", wordpiece)([text], 512)
-    assert num_truncated == 1 and max(lengths) < 1.1 * 2**20 < len(text)
-    wordpiece.encode_batch = read
-    assert ids == wordpiece([f"the {text} cat"], 512, 2)[0][0]
-    for letters in ("a" * 16_000_000, "a" + " " * 16_000_000 + "man"):
-        with pytest.raises(InputError, match="a text of 16,.* has only .* tokens in the first"):
-            Prompt("", wordpiece)([letters], 512)
-
-
 @pytest.mark.parametrize("model_type", ["roberta", "bert"])
 def test_a_padding_token_in_a_text_is_warned_of_where_other_libraries_do_not_count_it(model_type, caplog):
     config = {"model_type": model_type, "max_position_embeddings": 60} | {

@@ -14,7 +14,6 @@ from conftest import (
     VOCABULARY,
     assert_same_embeddings,
     tiny_model,
-    vocabulary_folder,
 )
 
 from tmft import SentenceEncoder
@@ -165,15 +164,6 @@ def test_each_prompt_of_the_paper_has_a_mask_to_take_or_to_leave_out(name, schem
     weights = [float((id == mask) is (scheme == "mask-token")) for id in ids]
     assert own_weights(model, SENTENCES[0]) == weights
     assert_same_embeddings(model.encode(SENTENCES)[0], by_hand(model, SENTENCES[0], weights))
-
-
-@pytest.mark.parametrize("name", ["mask-token", "no-mask"])
-def test_mask_token_needs_a_mask_in_the_vocabulary(name):
-    folder = vocabulary_folder()
-    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nman\n")
-    with pytest.raises(InputError, match=r"token_weights: the vocabulary has no \[MASK\]") as error:
-        make_token_weights(name, Prompt("", load_tokenizer(folder)), V)
-    assert error.value.parameters == ("token_weights",)
 
 
 @pytest.mark.parametrize(

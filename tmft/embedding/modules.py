@@ -8,10 +8,11 @@ the content to write to that file. The names of its weights in a file begin with
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmft.errors import InputError, did_you_mean, short_repr
+from tmft.errors import InputError, describe_error, did_you_mean, short_repr
 
 # Names of classes of torch.nn: every activation that has no weights, works on each number by itself and needs
 # no arguments, because sentence-transformers stores the name of the class alone.
@@ -131,17 +132,12 @@ def check_module_widths(modules: nn.Sequential, width: int, source: str) -> None
 
     width: number of dimensions of an embedding after the pooling.
     """
-    for module in modules:
-        expected: tuple[int, ...] = (width,)
-        if isinstance(module, nn.Linear):
-            expected = (module.in_features,)
-        elif isinstance(module, nn.LayerNorm):
-            expected = module.normalized_shape
-        if expected != (width,):
-            raise InputError(
-                f"{source} has a {type(module).__name__} for embeddings of {' x '.join(map(str, expected))} "
-                f"dimensions, but gets {width}: name a `pooling`, which is then used without modules after "
-                "it",
-                "pooling",
-            )
-        width = getattr(module, "out_features", width)
+    device = next((weight.device for weight in modules.parameters()), None)
+    try:
+        modules(torch.zeros(1, width, device=device))
+    except RuntimeError as error:
+        raise InputError(
+            f"{source} has modules that do not take embeddings of {width} dimensions "
+            f"({describe_error(error)}): name a `pooling`, which is then used without modules after it",
+            "pooling",
+        ) from None

@@ -22,7 +22,6 @@ PROMPTS = {
     "which is a synonym for [M].",
 }
 NO_PROMPTS = {"query": "", "document": ""}  # the prompts that every model of sentence-transformers has
-MAX_CHARACTERS = 1 << 20  # of a text that are tokenized
 PLACEHOLDERS = ("[X.]", "[X]")
 # Names of the prompts for queries and for documents; the first one that a model has is used.
 QUERY_PROMPT_NAMES = ("query",)
@@ -40,10 +39,7 @@ def choose_prompt(
 ) -> str:
     """Return the text of the prompt that one call uses: `prompt`, else prompt_name, else the default prompt.
 
-    default_prompt_name: the name of its default prompt, or None. prompt_name: the name that the caller gave,
-    or None. It is ignored, with a warning, if the caller also gave a prompt. prompt: the text that the caller
-    gave, or None.
-    Returns '' for no prompt.
+    prompt_name is ignored, with a warning, if a prompt is given, too. Returns '' for no prompt.
     """
     if prompt is not None:
         if prompt_name is not None:
@@ -85,15 +81,6 @@ class Prompt:
     The attributes prefix_length and suffix_length are the numbers of tokens before and after the sentence,
     [CLS] and [SEP] included; has_mask says whether there is a [MASK] among them.
     """
-
-    template: str
-    tokenizer: Tokenizer
-    prefix: str
-    suffix: str
-    adds_full_stop: bool
-    has_mask: bool
-    prefix_length: int
-    suffix_length: int
 
     def __init__(self, template: str, tokenizer: Tokenizer):
         self.template, self.tokenizer = template, tokenizer
@@ -137,21 +124,4 @@ class Prompt:
         if num_prompt_tokens >= max_length:
             size = f"{num_prompt_tokens} of {max_length} tokens"
             raise InputError(f"prompt {self.template!r} takes {size}: shorten it", "prompt")
-        texts = [self.format(cut_long_text(sentence)) for sentence in sentences]
-        token_ids, num_truncated = self.tokenizer(texts, max_length, self.suffix_length)
-        for sentence, ids in zip(sentences, token_ids, strict=True):
-            if len(sentence) > MAX_CHARACTERS and len(ids) < max_length:
-                problem = f"a text of {len(sentence):,} characters ({short_repr(sentence[:60])}) has only"
-                raise InputError(f"{problem} {len(ids)} tokens in the first {MAX_CHARACTERS:,}: shorten it")
-        return token_ids, num_truncated
-
-
-def cut_long_text(sentence: str) -> str:
-    """Cut a text of more than MAX_CHARACTERS between two words, as all its tokens would take minutes.
-
-    The tokens before the cut do not depend on what follows: no token is longer than a word.
-    """
-    if len(sentence) <= MAX_CHARACTERS:
-        return sentence
-    space = sentence.rfind(" ", MAX_CHARACTERS // 2, MAX_CHARACTERS)
-    return sentence[: space if space > 0 else MAX_CHARACTERS]
+        return self.tokenizer(list(map(self.format, sentences)), max_length, self.suffix_length)

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from tmft.embedding.prompts import Prompt
-from tmft.errors import InputError, did_you_mean
+from tmft.errors import InputError, check_choice
 from tmft.packing import PackedBatch
 from tmft.tokenizer import Tokenizer
 
@@ -46,11 +46,6 @@ WeightFunction = Callable[[Tokenizer, TokenIds | None], dict[int, float]]
 
 
 # ----------------------------------------------------------------------------------------------- the schemes
-
-
-def uniform_weights(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
-    """Return {}: all tokens have weight 1. tokenizer, texts: not used."""
-    return {}
 
 
 def content_word_weights(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
@@ -105,41 +100,22 @@ def idf_weights(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float
 
 
 def mask_id(tokenizer: Tokenizer) -> int:
-    """Return the id of [MASK]; raise InputError if the vocabulary has none."""
-    id = tokenizer.backend.token_to_id(tokenizer.special_tokens.get("mask_token", ""))
-    if id is None:
-        raise InputError(
-            "token_weights: the vocabulary has no [MASK]: choose others than mask-token and no-mask",
-            "token_weights",
-        )
-    return id
-
-
-def mask_token_weights(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
-    """Return weight 1 for [MASK] and 0 for all other tokens, as in PromptBERT. texts: ignored.
-
-    It is meant for prompts with a [MASK].
-    """
-    mask = mask_id(tokenizer)
-    return {id: float(id == mask) for id in tokenizer.backend.get_vocab().values()}
-
-
-def no_mask_weights(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
-    """Return weight 0 for [MASK], the opposite of mask_token_weights. texts: ignored.
-
-    Source: Stankevičius and Lukoševičius 2024, figure 4 ("avg. no [MASK]").
-    """
-    return {mask_id(tokenizer): 0.0}
+    """Return the id of [MASK], which the vocabulary has to have."""
+    return tokenizer.backend.get_vocab()[tokenizer.special_tokens["mask_token"]]
 
 
 TOKEN_WEIGHTS: dict[str, WeightFunction] = {
-    "uniform": uniform_weights,
+    "uniform": lambda tokenizer, texts: {},
     "no-special": lambda tokenizer, texts: dict.fromkeys(special_ids(tokenizer), 0.0),
-    "no-prompt": uniform_weights,  # TokenWeights excludes the tokens around the sentence, see POSITIONAL
+    "no-prompt": lambda tokenizer, texts: {},  # TokenWeights excludes the tokens around it, see POSITIONAL
     "content-words": content_word_weights,
     "idf": idf_weights,
-    "mask-token": mask_token_weights,
-    "no-mask": no_mask_weights,
+    # as in PromptBERT, for prompts with a [MASK]
+    "mask-token": lambda tokenizer, texts: (
+        dict.fromkeys(tokenizer.backend.get_vocab().values(), 0.0) | {mask_id(tokenizer): 1.0}
+    ),
+    # "avg. no [MASK]" in figure 4 of Stankevičius and Lukoševičius 2024
+    "no-mask": lambda tokenizer, texts: {mask_id(tokenizer): 0.0},
 }
 NEEDS_TEXT = ("idf",)  # schemes that are estimated from texts
 POSITIONAL = ("no-prompt",)  # schemes that exclude the tokens of the prompt by their position
@@ -158,9 +134,8 @@ def check_token_weights(scheme: str | None, pooling: str | None = None) -> None:
     scheme: a key of TOKEN_WEIGHTS; None, for no weights, is valid. pooling: a name such as max+mean; None
     means mean.
     """
-    if scheme is not None and scheme not in TOKEN_WEIGHTS:
-        known = f"{', '.join(TOKEN_WEIGHTS)}{did_you_mean(scheme, TOKEN_WEIGHTS)}"
-        raise InputError(f"token_weights {scheme!r}: choose one of {known}", "token_weights")
+    if scheme is not None:
+        check_choice("token_weights", scheme, TOKEN_WEIGHTS)
     poolings = (pooling or "mean").split("+")
     if scheme not in (None, "uniform") and all(part in UNWEIGHTED_POOLINGS for part in poolings):
         raise InputError(
@@ -191,8 +166,7 @@ def make_token_weights(
     if scheme in POSITIONAL:
         around = prompt.prefix_length or prompt.suffix_length
         return TokenWeights(table, prompt.prefix_length, prompt.suffix_length) if around else None
-    needs_mask = scheme in ("mask-token", "no-mask") and "mask_token" in prompt.tokenizer.special_tokens
-    if needs_mask and not prompt.has_mask:
+    if scheme in ("mask-token", "no-mask") and not prompt.has_mask:
         raise InputError(
             f"token_weights {scheme}: the `prompt` has no [M]: choose one such as T4",
             "token_weights",
@@ -210,8 +184,6 @@ class TokenWeights(nn.Module):
     how many tokens at the beginning and at the end of each sentence have weight 0, whatever they are.
     """
 
-    prefix_length: int
-    suffix_length: int
     table: Tensor
 
     def __init__(self, table: Tensor, prefix_length: int = 0, suffix_length: int = 0):
