@@ -13,8 +13,10 @@ import time
 from multiprocessing.connection import wait
 from pathlib import Path
 from subprocess import CompletedProcess
+from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parent.parent
+OF_FORK_SERVER = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 FORK_SERVER = multiprocessing.get_context("forkserver")
 FORK_SERVER.set_forkserver_preload(
     ["train", "tmft.io.distributed", "tmft.runs.train_run", "tmft.runs.pretrain"]
@@ -56,7 +58,8 @@ def run_forked(
             where = str(folders[number]) if folders else os.getcwd()
             arguments = (words, environment, where, folder, number)
             process = FORK_SERVER.Process(target=run_program, args=arguments)
-            start(process)
+            with patch.dict(os.environ, OF_FORK_SERVER):  # which the first process starts
+                process.start()
             running[process.sentinel] = process
         while running and not returncode and time.monotonic() < end:
             for sentinel in wait(running, timeout=end - time.monotonic()):
@@ -72,18 +75,6 @@ def run_forked(
             for stream in ("stdout", "stderr")
         }
     return CompletedProcess(words, returncode, **printed)
-
-
-def start(process) -> None:
-    """Start a process. The first one starts the process that forks them, which gets one thread."""
-    settings = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    try:
-        process.start()
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def run_program(words: list[str], environment: dict[str, str], cwd: str, folder: str, number: int) -> None:

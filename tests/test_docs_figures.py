@@ -6,12 +6,9 @@ import re
 
 import numpy as np
 import pytest
-import torch
 from conftest import ROOT, load_script
 from scipy.stats import spearmanr
 
-from tmft.pretraining import token_heads
-from tmft.pretraining.token_heads import ReplacedTokenDetection
 from tmft.runs.sweeps import load_published_scores
 
 FIGURES = sorted((ROOT / "docs").rglob("*.svg"))
@@ -100,16 +97,6 @@ def test_the_script_on_the_loss_and_its_layer_finds_a_drop_that_follows_the_loss
     assert answers[f"{law.NAMES['cut']}: layer 6 after - before"][2] < -50
     table = capsys.readouterr().out
     assert "(81.00) * | **" in table and len(re.findall(r"\| stsb, replaced tokens, \d \|", table)) == 4
-
-
-def test_without_a_generator_any_word_replaces_a_token_and_nothing_else_is_learnt():
-    law = load_script("docs/law.py")
-    logits, sums = torch.zeros(4000, 12), {"mlm": torch.tensor(5.0), "rtd": torch.tensor(3.0)}
-    loss, sample_tokens = ReplacedTokenDetection.loss, token_heads.sample_tokens
-    with law.without_generator():
-        assert set(token_heads.sample_tokens(logits).tolist()) == set(range(5, 12))
-        assert ReplacedTokenDetection.loss(sums, 2, 10) == pytest.approx(50 * 3 / 10)
-    assert ReplacedTokenDetection.loss == loss and token_heads.sample_tokens is sample_tokens
 
 
 def test_the_page_has_the_answers_on_the_loss_and_its_layer_that_were_measured():

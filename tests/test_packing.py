@@ -29,12 +29,6 @@ def test_one_sentence_that_fills_its_row_is_packed_as_the_same_row_of_arrays():
     assert batch.num_sentences == arrays.num_sentences
 
 
-def test_rows_are_filled_longest_first_where_the_least_room_is_left():
-    batch = pack(SENTENCES, packed_length=64)
-    packed = [row[row > 0].unique_consecutive().tolist() for row in batch.attention_mask]
-    assert packed == [[6], [3, 1, 2], [4, 5]]  # 64 alone; 60 + 3 + 1; 10 + 2
-
-
 def test_a_long_sentence_widens_the_rows_to_a_multiple():
     assert pack([[1] * 130, [2]], packed_length=64).input_ids.shape == (1, 192)
 

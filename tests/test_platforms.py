@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import PAIRS, ROOT, SENTENCES, tiny_model
+from test_rings import TREES
 
 import cka
 import evaluate
@@ -93,10 +94,6 @@ def test_without_sigterm_commands_and_training_stop_by_ctrl_c_alone(tmp_path, mo
 
 # -------------------------------------------------------------------------------------------- text files
 
-SOURCES = [
-    *sorted(ROOT.glob("tmft/**/*.py")),
-    *(ROOT / name for name in ("train.py", "evaluate.py", "cka.py")),
-]
 # Name of a call that opens a text file, or pipes of text -> the arguments that it needs.
 NEEDED = dict.fromkeys(["open", "TextIOWrapper", "write_text"], {"encoding", "newline"})
 NEEDED |= dict.fromkeys(["read_text", "run", "Popen"], {"encoding"})
@@ -117,9 +114,9 @@ def unnamed(tree: ast.AST) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_text_file_is_opened_with_its_encoding_and_its_newlines(path):
-    assert unnamed(ast.parse(path.read_text(encoding="utf-8"))) == []
+@pytest.mark.parametrize("module", TREES)
+def test_a_text_file_is_opened_with_its_encoding_and_its_newlines(module):
+    assert unnamed(TREES[module]) == []
 
 
 # ------------------------------------------------------------------------------------------------- paths

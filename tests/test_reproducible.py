@@ -10,7 +10,6 @@ from conftest import ROOT, SENTENCES, tiny_model
 from tmft import SentenceEncoder
 from tmft.cli import encode_command
 from tmft.export.quantization import VNNI, encoder_to_int8
-from tmft.packing import uniform_batches
 
 HAS_VNNI = any(torch.cpu.get_capabilities().get(name, False) for name in VNNI)
 can_int8 = pytest.mark.skipif(not HAS_VNNI, reason="this CPU has no VNNI")
@@ -69,19 +68,6 @@ def test_every_pooling_and_every_layer_is_reproducible(pooling):
             model.embed_token_ids([sentence], model.forward_all_layers)[:, 0], together[:, index]
         )
     torch.testing.assert_close(model.embed_token_ids(ids), together[-1], rtol=0, atol=0)
-
-
-def test_the_shape_of_a_batch_depends_on_the_length_of_each_sentence_alone():
-    lengths = np.array([3, 17, 600, 8, 0, 24, *[5] * 62, 511])
-    batches = [(indices.tolist(), *shape) for indices, *shape in uniform_batches(lengths)]
-    assert batches == [
-        ([0, 3, 4, *range(6, 67)], 8, 64),
-        ([67], 8, 64),
-        ([1, 5], 24, 21),
-        ([68], 512, 1),
-        ([2], 600, 1),
-    ]
-    assert list(uniform_batches(lengths[:0])) == []
 
 
 def test_the_command_encode_is_reproducible(tmp_path, tiny_folder):

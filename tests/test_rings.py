@@ -6,7 +6,6 @@ other package stands in a ring around them, and imports only from packages befor
 
 import ast
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -15,13 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from tmft.data import Examples
-from tmft.loop import Recipe, fit
-from tmft.loss import CosineMSE
 from tmft.losses.objectives import OBJECTIVES
-from tmft.sentence_encoder import SentenceEncoder
-from tmft.tasks import TASKS
-from tmft.training_task import TrainingTask
 
 METHOD = {path.stem for path in ROOT.glob("tmft/*.py")} - {"__init__", "__main__"}
 TAKEN_ON_TRUST = ("io", "speed", "embedding")  # as torch is: nobody has to read them to understand the method
@@ -148,33 +141,6 @@ def test_no_code_compares_the_name_of_an_objective(module):
         if isinstance(node, ast.Compare | ast.MatchValue):
             constants = {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)}
             assert not constants & OBJECTIVES.keys(), f"line {node.lineno}: {ast.unparse(node)}"
-
-
-# ----------------------------------------------------------------------------------------- the reading path
-
-
-def test_every_function_of_a_training_step_is_in_the_reading_path(tiny_folder, tmp_path):
-    """What is called from the beginning of `fit` to the first optimizer step, by the paper's recipe."""
-    model = SentenceEncoder.from_pretrained(tiny_folder, layer=2)
-    pairs = Examples((["a man", "two dogs"], ["the man", "a cat"]), [4.5, 1.0])
-    task = TrainingTask(TASKS["stsb"], CosineMSE(), {"train": pairs, "dev": pairs})
-    called = set()
-
-    def note(frame, event, argument):
-        called.add(frame.f_code.co_filename)
-
-    sys.setprofile(note)
-    try:
-        list(fit(model, task, Recipe(epochs=1), seed=0))
-    finally:
-        sys.setprofile(None)
-    files = {str(Path(name).relative_to(ROOT)) for name in called if name.startswith(str(ROOT / "tmft"))}
-    assert {"tmft/loop.py", "tmft/bert.py", "tmft/pooling.py", "tmft/loss.py"} <= files
-    outside = {name for name in files if name.count("/") > 1 and not name.startswith("tmft/speed/")}
-    # the types of the recipe are checked and the tokenizer's text is read in io/; the prompt is empty, and
-    # one layer is no mean of several
-    trusted = "io/arguments.py io/files.py embedding/prompts.py embedding/layer_mix.py"
-    assert outside == {f"tmft/{name}" for name in trusted.split()}
 
 
 def test_the_training_loop_has_one_subject():

@@ -40,13 +40,6 @@ def test_a_twin_opens_in_transformers_with_its_head_and_equal_hidden_states(name
     assert_equal_hidden_states(ours, whole.base_model.double(), ids, tolerance=1e-10)
 
 
-@pytest.mark.parametrize("name", CLASSES)
-def test_the_card_of_a_twin_says_how_many_tokens_it_was_trained_on(name):
-    tokens = read_result(TWINS / name)["tokens_seen"]
-    assert f"{tokens:,} tokens seen" in (TWINS / name / "README.md").read_text(encoding="utf-8")
-    assert (TWINS / name / "model.safetensors").stat().st_size < 6e6
-
-
 def test_the_continued_twins_differ_in_nothing_but_their_task():
     """Their ancestor, text, steps, seed, number of tokens and all other settings are equal."""
     results = [read_result(TWINS / name) for name in CONTINUED]

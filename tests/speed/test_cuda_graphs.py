@@ -32,21 +32,15 @@ RECIPE = Recipe(epochs=3, batch_size=4, lr=1e-3, precision="fp32")
 BATCH = pack([[1, 5, 6, 2], [1, 7, 2]])
 
 
-def compute_again(function):
-    """Capture a function on a CPU: the replay calls it."""
-    function()
-    return function
-
-
 class Counted:
-    """Captures as compute_again, and counts captures and replays."""
+    """Captures a function on a CPU, where the replay calls it again, and counts captures and replays."""
 
     def __init__(self):
         self.captures = self.replays = 0
 
     def __call__(self, function):
         self.captures += 1
-        compute_again(function)
+        function()
 
         def replay() -> None:
             self.replays += 1
@@ -155,7 +149,7 @@ def test_without_gradients_or_training_or_weights_to_train_a_batch_is_embedded_a
 
 
 def test_a_batch_is_backpropagated_before_the_next_one():
-    graphs = CudaGraphs(tiny_model().train(), compute_again)
+    graphs = CudaGraphs(tiny_model().train(), Counted())
     for _ in range(3):
         first = graphs(BATCH)
     graphs(BATCH)
@@ -166,7 +160,7 @@ def test_a_batch_is_backpropagated_before_the_next_one():
 def test_gradients_of_two_batches_add_up_and_unused_weights_have_none():
     model = tiny_model().train()
     model.register_parameter("unused", torch.nn.Parameter(torch.ones(2)))
-    graphs = CudaGraphs(model, compute_again)
+    graphs = CudaGraphs(model, Counted())
     for _ in range(2):
         graphs(BATCH)
     for count in (1, 2):
@@ -221,7 +215,7 @@ def test_autocast_keeps_no_weights_of_a_captured_pass_and_goes_on_keeping_others
 
     def capture(function):
         seen.append(torch.is_autocast_cache_enabled())
-        return compute_again(function)
+        return Counted()(function)
 
     graphs = CudaGraphs(tiny_model().train(), capture)
     with torch.autocast("cpu", torch.bfloat16):
