@@ -10,11 +10,10 @@
 CKA tells how similar two sets of embeddings of the same sentences are: 1 if they are equal up to
 rotation, shift and scale, 0 if they are unrelated. A and B are hub ids, folders or saved runs; they may
 differ in depth, width and tokenizer. Hidden state l of A is compared with hidden state l of B or, if the
-depths differ and neither is a truncation of the other, with the one at the same relative depth. If the names
-have {layer}, the last hidden states of the two runs that kept l layers are compared, for each l. The paper
-found that discriminators, which learned to spot replaced words, as ELECTRA did, differ from BERT most in
-their last layers, those that it removes. CKA shows where two models differ, not which layers are better:
-docs/cka.md.
+depths differ, with the one at the same relative depth. If the names have {layer}, the last hidden states of
+the two runs that kept l layers are compared, for each l. The paper found that discriminators, which learned
+to spot replaced words, as ELECTRA did, differ from BERT most in their last layers, those that it removes.
+CKA shows where two models differ, not which layers are better: docs/cka.md.
 """
 
 import argparse

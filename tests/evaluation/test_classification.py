@@ -26,7 +26,6 @@ from tmft.evaluation.classification import (
     evaluate_classification,
     evaluate_relatedness,
     fit_all,
-    make_penalty_candidates,
     matthews_corrcoef,
     scores_to_distributions,
     split_in_folds,
@@ -182,7 +181,8 @@ def fit_alone(data: FitData, fit: FitSpec) -> tuple[nn.Linear, float, int]:
 @pytest.mark.parametrize("held_out", [False, True])
 def test_batched_fits_equal_those_made_one_by_one(config, held_out):
     shared = make_data(config)
-    fits = make_penalty_candidates(split_in_folds(shared, torch.arange(200)))[::9][:4]
+    folds = split_in_folds(shared, torch.arange(200))
+    fits = [FitSpec(*pair, l2) for pair, l2 in zip(folds, L2_PENALTIES, strict=False)]
     fits = [fit._replace(dev=None) for fit in fits] if held_out else fits
     num_evaluations = set()
     for fit, model in zip(fits, fit_all(shared, fits), strict=True):

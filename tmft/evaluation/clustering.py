@@ -42,10 +42,7 @@ def evaluate_clustering(
 ) -> dict[str, Any]:
     """Cluster the texts of a task by k-means, and return the accuracy under the best one-to-one mapping.
 
-    k is the number of classes; each cluster is mapped to a class so that the accuracy is highest.
-
-    encode: a function from N sentences to their embeddings, (N, D) float32, which are neither centered nor
-        normalized.
+    k is the number of classes. Embeddings are neither centered nor normalized.
     runs: number of runs, with the seeds 0 to runs - 1. restarts: number of restarts of k-means in each run.
 
     Returns {"pairs": N, "accuracy": mean over the runs, in [0, 1], "std": sample standard deviation over the
@@ -88,9 +85,8 @@ def clustering_accuracy(clusters: Tensor | list[int], classes: Tensor | Sequence
 
 
 def k_means(x: Tensor, k: int, generator: torch.Generator, restarts: int = 10) -> Tensor:
-    """Cluster embeddings by k-means; return the index of the cluster of each, (N,) int64, from 0 to k - 1.
+    """Cluster embeddings x, (N, D), by k-means; return the cluster of each, (N,) int64, from 0 to k - 1.
 
-    x: (N, D).
     restarts: number of choices of initial centers, of which the one with the lowest inertia is kept.
     """
     check_range("restarts", restarts, 1)
@@ -103,9 +99,9 @@ def k_means(x: Tensor, k: int, generator: torch.Generator, restarts: int = 10) -
 def kmeans_plus_plus(x: Tensor, k: int, generator: torch.Generator, restarts: int) -> Tensor:
     """Choose initial centers by greedy k-means++: k distant embeddings for each restart, (R, k, D).
 
-    x: (N, D). restarts: R. The first center is drawn uniformly. Each further one is drawn with a probability
-    proportional to the squared distance to the nearest center so far; of T such draws, the one is taken after
-    which the sum of these squared distances is smallest.
+    The first center is drawn uniformly, each further one with a probability proportional to the squared
+    distance to the nearest center so far; of T such draws, the one is taken after which the sum of these
+    squared distances is smallest.
     Source: Arthur and Vassilvitskii 2007, section 2.2 and its closing remark on several draws.
     """
     N, R, T = len(x), restarts, 2 + int(math.log(k))
@@ -133,15 +129,12 @@ def kmeans_plus_plus(x: Tensor, k: int, generator: torch.Generator, restarts: in
 def lloyd(x: Tensor, centers: Tensor) -> tuple[Tensor, Tensor, float, int]:
     """Run Lloyd's algorithm: assign texts to the nearest center, move centers to the mean of their texts.
 
-    x: (N, D) with mean 0; centers: (k, D).
-    Returns the index of each text's center (N,), the centers (k, D), the inertia (the sum of the squared
-    distances of the texts to their centers) and the number of iterations.
+    x: (N, D) with mean 0; centers: (k, D). Returns the index of each text's center (N,), the centers (k, D),
+    the inertia (the sum of the squared distances of texts to their centers) and the number of iterations.
 
-    Most texts are far from changing their center. If a center moves by s, its distance to a text changes
-    by s at most; a text is compared with the centers again only if, by these bounds, another center may
-    have become the nearest. The texts that are skipped would not have changed (Elkan 2003, ICML, section
-    3).
-    Source: Lloyd 1982.
+    If a center moves by s, its distance to a text changes by s at most; a text is compared with the centers
+    again only if, by these bounds, another center may have become the nearest. The texts that are skipped
+    would not have changed. Sources: Lloyd 1982; Elkan 2003 (ICML), section 3.
     """
     squared_norms = x.square().sum(1)
     tolerance = TOLERANCE * squared_norms.mean() / x.shape[1]
@@ -171,12 +164,10 @@ def lloyd(x: Tensor, centers: Tensor) -> tuple[Tensor, Tensor, float, int]:
 
 
 def nearest_centers(x: Tensor, squared_norms: Tensor, centers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return, for each text, its nearest center, its distance to it, and its distances to all centers.
+    """Return the index of the center that is nearest to each text, (N,), and the distance to it, (N,).
 
-    x: (N, D), the embeddings of the texts. squared_norms: (N,), the squared norms of x. centers: (k, D).
-    Returns the index of the nearest center, (N,); the Euclidean (not squared) distance to it, (N,); and the
-    Euclidean distances to all centers, (N, k), in which the entry of the nearest one is inf, so that the
-    minimum of a row is the distance to the second nearest center.
+    Third are the distances to all centers, (N, k), in which the entry of the nearest one is inf, so that the
+    minimum of a row is the distance to the second nearest one. squared_norms: (N,), those of x.
     """
     # In |x - c|² = |x|² + (|c|² - 2 x c) only the second part, here the scores, depends on the center.
     scores = torch.addmm(centers.square().sum(1), x, centers.T, alpha=-2)
@@ -187,10 +178,8 @@ def nearest_centers(x: Tensor, squared_norms: Tensor, centers: Tensor) -> tuple[
 
 
 def update_centers(x: Tensor, labels: Tensor, sums: Tensor, centers: Tensor) -> Tensor:
-    """Return the new centers, (k, D): the mean of the texts of each center.
+    """Return the new centers, (k, D): the means of their texts. sums: (k, D) float64, of the texts.
 
-    x: (N, D). labels: (N,), the index of each text's center. sums: (k, D) float64, the sum of the texts of
-        each center. centers: (k, D), the old ones.
     The first center without texts is moved to the text that is farthest from its own center, the next one to
     the second farthest text, and so on, as in scikit-learn. If all texts lie exactly on their centers, there
     are fewer distinct texts than k; a center without texts is then moved to the center with most texts.

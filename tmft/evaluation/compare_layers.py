@@ -16,26 +16,12 @@ MAX_IN_MEMORY = 20_000  # more sentences than this are encoded in parts, of whic
 
 
 def match_layers(a: SentenceEncoder, b: SentenceEncoder) -> list[int]:
-    """Return, for each hidden state of A that has a counterpart in B, the index of this counterpart.
+    """Return, for each hidden state of A, the index of the one of B with which it is compared.
 
-    Layer l belongs to layer l if the models are equally deep, or if one is a truncation of the other: then
-    the layers that both have are equal, and the others have no counterpart. Otherwise the counterpart is at
-    the same relative depth, rounded.
+    This is the same layer if both models are equally deep, else the one at the same relative depth, rounded.
     """
     num_a, num_b = len(a.encoder.layers), len(b.encoder.layers)
-    if num_a == num_b or is_truncation(a, b):
-        return list(range(min(num_a, num_b) + 1))
     return [int(layer * num_b / max(num_a, 1) + 0.5) for layer in range(num_a + 1)]
-
-
-def is_truncation(a: SentenceEncoder, b: SentenceEncoder) -> bool:
-    """Return whether two models have equal embeddings, and equal weights in the layers that both have."""
-    num_layers = min(len(a.encoder.layers), len(b.encoder.layers))
-    first, second = (
-        [p for module in model.encoder.bottom_modules(num_layers) for p in module.parameters()]
-        for model in (a, b)
-    )
-    return len(first) == len(second) and all(map(torch.equal, first, second))
 
 
 def compare_layers(
@@ -48,7 +34,7 @@ def compare_layers(
     """Compute linear CKA for each pair of models, in one pass over the sentences.
 
     Returns a float64 tensor for each pair: (L,), a value for each pair of `match_layers`, or, with all_pairs,
-    (L1, L2), where L1 and L2 are the numbers of hidden states of A and B.
+    (L1, L2), one for all hidden states of A and B.
     """
     streams = [StreamingCKA() for _ in pairs]
     matched = [match_layers(models[a], models[b]) for a, b in pairs]
@@ -63,9 +49,7 @@ def compare_layers(
                 check_finite_embeddings(states, batch, name)
             embeddings = [(hidden_states[a], hidden_states[b]) for a, b in pairs]
             if not all_pairs:
-                embeddings = [
-                    (x[: len(layers)], y[layers]) for (x, y), layers in zip(embeddings, matched, strict=True)
-                ]
+                embeddings = [(x, y[layers]) for (x, y), layers in zip(embeddings, matched, strict=True)]
             if len(batch) == len(sentences):
                 if all_pairs:
                     return [cka_matrix(x, y, debiased) for x, y in embeddings]

@@ -22,24 +22,32 @@ SPEED_TOKENS, SPEED_BATCH_SIZES = (16, 128), (1, 8, 64, 512)  # what --speed mea
 
 
 class ModelDifference(NamedTuple):
-    """The scores of two models on a task, not x 100.
+    """The scores of two models on a task, not x 100, and the differences on resampled examples, (R,).
 
-    difference: that of the second minus that of the first. interval: the ends of its 95 % confidence
-    interval, or None: too few examples, or a metric that is not computed from one prediction per example,
-    such as the accuracy of clusters. resampled: the resampled differences, (R,), or None.
+    The latter are None for a metric that is not computed from one prediction per example, such as the
+    accuracy of clusters.
     """
 
     examples: int
     metric: str
     first: float
     second: float
-    difference: float
-    interval: tuple[float, float] | None
     resampled: np.ndarray | None
+
+    @property
+    def difference(self) -> float:
+        """The score of the second model minus that of the first."""
+        return self.second - self.first
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The ends of its 95 % confidence interval; None also if there are too few examples."""
+        return None if self.resampled is None else confidence_interval(self.resampled)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what evaluate.py --json writes: all but the resampled differences."""
-        return {name: value for name, value in self._asdict().items() if name != "resampled"}
+        values = {name: value for name, value in self._asdict().items() if name != "resampled"}
+        return values | {"difference": self.difference, "interval": self.interval}
 
 
 def compare_models(
@@ -52,42 +60,19 @@ def compare_models(
     differences = {}
     with progress_bar(len(evaluations[0]), "tasks", desc="evaluate") as progress:
         for seed, (name, evaluation) in enumerate(evaluations[0].items()):
-            both = []
+            metric, labels = evaluation.task.metric, np.asarray(evaluation.examples.labels)
+            scores, resampled = [], []
             for make, own in zip(make_encoders, evaluations, strict=True):
                 [encode] = make(own[name].unlabeled_texts).values()
-                both.append((own[name].score(encode), own[name].predict(encode)))
-            first, second = both
-            metric, labels = evaluation.task.metric, evaluation.examples.labels
-            differences[name] = score_difference(metric, first, second, labels, seed)
+                result, predicted = own[name].score(encode), own[name].predict(encode)
+                scores.append(float(result[metric]))
+                if predicted is not None:  # on the examples that the seed draws: others for each task
+                    run = predicted, labels, result.get("threshold")
+                    resampled.append(resample_scores(metric, [run], seed))
+            change = resampled[1] - resampled[0] if len(resampled) == 2 else None
+            differences[name] = ModelDifference(result["pairs"], metric, scores[0], scores[1], change)
             progress.update()
     return differences
-
-
-def score_difference(
-    metric: str,
-    first: tuple[Mapping[str, Any], np.ndarray | None],
-    second: tuple[Mapping[str, Any], np.ndarray | None],
-    labels: object,
-    seed: int = 0,
-) -> ModelDifference:
-    """Return the difference of two models on a task.
-
-    first, second: the scores and the predictions, (N,) or None, of each model. labels: those of the examples,
-    (N,). seed: of the resamples, another one for each task, so that the tasks are resampled independently.
-    """
-    one_score, other_score = (float(result[metric]) for result, _ in (first, second))
-    interval, resampled = None, None
-    if first[1] is not None and second[1] is not None:
-        runs = [
-            (predicted, np.asarray(labels), result.get("threshold"))
-            for result, predicted in (first, second)
-            if predicted is not None
-        ]
-        one, other = (resample_scores(metric, [run], seed) for run in runs)  # on the same resampled examples
-        resampled = other - one
-        interval = confidence_interval(resampled)
-    difference = other_score - one_score
-    return ModelDifference(first[0]["pairs"], metric, one_score, other_score, difference, interval, resampled)
 
 
 def mean_difference(rows: Sequence[ModelDifference]) -> ModelDifference:
@@ -95,9 +80,7 @@ def mean_difference(rows: Sequence[ModelDifference]) -> ModelDifference:
     first, second = (mean(getattr(row, name) for row in rows) for name in ("first", "second"))
     resampled = [row.resampled for row in rows if row.resampled is not None]
     average = np.mean(resampled, axis=0) if len(resampled) == len(rows) else None
-    interval = None if average is None else confidence_interval(average)
-    examples = sum(row.examples for row in rows)
-    return ModelDifference(examples, "mean", first, second, second - first, interval, average)
+    return ModelDifference(sum(row.examples for row in rows), "mean", first, second, average)
 
 
 def sentences_per_second(models: Sequence[SentenceEncoder], sentences: list[str]) -> list[float]:

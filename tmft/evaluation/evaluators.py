@@ -75,10 +75,7 @@ def evaluate_similarity(
 
 
 class SavedSimilarity(Objective):
-    """Predicts the similarity of two texts by a similarity function that was saved with a model.
-
-    name: a key of SIMILARITIES. There are no parameters and no loss.
-    """
+    """Predicts the similarity of two texts by an entry of SIMILARITIES; it has no loss."""
 
     def __init__(self, name: str):
         nn.Module.__init__(self)
@@ -93,9 +90,8 @@ class SavedSimilarity(Objective):
 def use_saved_similarity(objective: Objective | None, similarity_fn_name: str) -> Objective | None:
     """Return an objective that compares embeddings as the model does, where the given one takes the cosine.
 
-    objective: the objective of a task, or None. It is returned itself if it has weights or predicts something
-    else than a cosine. similarity_fn_name: that of the model. sentence-transformers scores in the same way
-    (EmbeddingSimilarityEvaluator): by the function that was saved with the model, usually the cosine.
+    An objective that has weights or predicts something else is returned itself. sentence-transformers scores
+    in the same way (EmbeddingSimilarityEvaluator): by the function that was saved with the model.
     """
     if similarity_fn_name == "cosine" or objective is None or objective.has_head:
         return objective
@@ -103,10 +99,7 @@ def use_saved_similarity(objective: Objective | None, similarity_fn_name: str) -
 
 
 def predict(encode: EncodeFunction, objective: Objective, examples: Examples) -> np.ndarray:
-    """Return the predictions of the objective for all N examples, (N, ...).
-
-    encode: maps N sentences to their embeddings, (N, D).
-    """
+    """Return the predictions of the objective for all N examples, (N, ...)."""
     return objective.predict(*encode(examples.sentences).chunk(len(examples.texts)))
 
 
@@ -116,8 +109,6 @@ EVALUATORS: dict[str, Callable[..., dict[str, Any]]] = {  # Task.task_type -> ev
     "classification": evaluate_classification,
     "relatedness": evaluate_relatedness,
 }
-CLASSIFIERS = ("classification", "relatedness")  # task types whose evaluator fits a model to train
-
 
 ISOTROPY_METRICS = (
     *("mean_cosine", "iso_score", "alignment", "uniformity"),
@@ -128,7 +119,6 @@ ISOTROPY_METRICS = (
 def evaluate_isotropy(encode: EncodeFunction, task: Task, examples: Examples) -> dict[str, Any]:
     """Return {name: value} of the ISOTROPY_METRICS, for a task with sentence pairs and similarity scores.
 
-    encode: a function from N sentences to their embeddings, (N, D) float32.
     Mean cosine, IsoScore and uniformity are computed from the distinct sentences, alignment from the pairs
     with scores above 0.8 of the range (above 4 of 5), as in Gao et al. 2021 (SimCSE); printed_uniformity from
     all sentences.
@@ -142,20 +132,9 @@ def evaluate_isotropy(encode: EncodeFunction, task: Task, examples: Examples) ->
     return dict(zip(ISOTROPY_METRICS, (*measures, *printed), strict=True))
 
 
-def unlabeled_texts(task: Task, read_split: ReadSplit, split: str) -> list[str]:
-    """Return the texts, used without labels, from which token weights and post-processing are estimated.
-
-    If the evaluator of the task fits a classifier or regression to train, these are all texts of train;
-    otherwise they are those of the split that is scored.
-    split: the split that is scored. The texts of the first column come before those of the second; duplicates
-        are kept.
-    """
-    return read_split("train" if is_trained_on_train(task) else split).sentences
-
-
 def is_trained_on_train(task: Task) -> bool:
     """Return whether the evaluator of the task fits a classifier or regression to the train split."""
-    return task.task_type in CLASSIFIERS and "{split}" in task.files
+    return task.task_type in ("classification", "relatedness") and "{split}" in task.files
 
 
 # ----------------------------------------------------------------------------------- a model on several tasks
@@ -188,8 +167,12 @@ class Evaluation:
 
     @property
     def unlabeled_texts(self) -> list[str]:
-        """The texts, used without labels, from which token weights and post-processing are estimated."""
-        return unlabeled_texts(self.task, self.read_split, self.split)
+        """The texts, used without labels, from which token weights and post-processing are estimated.
+
+        These are the texts that are scored or, if a classifier or regression is fitted to train, those of
+        train. The texts of the first column come before those of the second; duplicates are kept.
+        """
+        return self.read_split("train" if is_trained_on_train(self.task) else self.split).sentences
 
     def score(self, encode: EncodeFunction) -> dict[str, Any]:
         """Return the scores of the evaluator of the task."""
@@ -206,10 +189,7 @@ class Evaluation:
 def score_tasks(
     make_encoders: MakeEncoders, evaluations: Mapping[str, Evaluation], isotropy: bool = False
 ) -> Results:
-    """Score all variants of a model, such as its layers, on all tasks.
-
-    isotropy: whether to measure the isotropy of the embeddings, too.
-    """
+    """Score all variants of a model, such as its layers, on all tasks, and on request their isotropy."""
     results: Results = {}
     with progress_bar(len(evaluations), "tasks", desc="evaluate") as progress:
         for name, evaluation in evaluations.items():

@@ -1,8 +1,7 @@
 """Measures of isotropy: how evenly sentence embeddings use their space. All are computed in float64.
 
 Embeddings of a pre-trained encoder lie in a narrow cone: any two sentences have a high cosine, which leaves
-little room to express which ones are similar. These four measures describe embeddings as they are, before any
-fine-tuning.
+little room to express which ones are similar.
 
 Shapes: N sentences, D dimensions of an embedding.
 """
@@ -69,11 +68,10 @@ def alignment(u: Tensor, v: Tensor, power: float = 2, scale: bool = True) -> flo
 
 
 def uniformity(x: Tensor, power: float = 2, scale: bool = True) -> float:
-    """Return uniformity, the logarithm of the mean of exp(-2 |u - v|²) over all pairs of different sentences.
+    """Return uniformity, the logarithm of the mean of exp(-2 |u - v|²) over all pairs of embeddings, (N, D).
 
-    u and v are the embeddings of a pair. Lower is better, and 0 means that all embeddings are the same. x:
-    (N, D). power: of the distance; Ni et al. 2021 print 1 (equation 4), with values in [-4, 0].
-    scale: scale embeddings to length 1 first, with values in [-8, 0].
+    Lower is better, and 0 means that all embeddings are the same. power: of the distance; Ni et al. 2021
+    print 1 (equation 4), with values in [-4, 0]. scale: to length 1 first, with values in [-8, 0].
     Source: Wang and Isola 2020, arXiv:2005.10242, equation 9 with t = 2.
     """
     x = normalize(x.double(), dim=1) if scale else x.double()

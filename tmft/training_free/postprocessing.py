@@ -1,24 +1,11 @@
 """Post-processing: maps of sentence embeddings that are fitted to N embeddings, without labels.
 
 The embeddings of a pre-trained encoder lie far from the origin and vary mostly in a few directions, which
-then decide every cosine and every distance. The registry POSTPROCESSING has these maps:
-
-  center     subtracts the mean
-  zscore     subtracts the mean, then scales each dimension to variance 1
-  whiten     subtracts the mean, then scales each principal axis to variance 1; the embeddings then have an
-             IsoScore of 1 (Su et al. 2021, arXiv:2103.15316)
-  robust     subtracts the median, then divides each dimension by its interquartile range
-  abtt       "all but the top": subtracts the mean, then removes the two principal axes with the largest
-             variance; the other axes are not changed (Mu and Viswanath 2018, arXiv:1702.01417); abtt-10
-             removes ten
-  quantile   replaces a value by the fraction of smaller values in its dimension, from 0 to 1
-  quantile-normal  replaces this fraction by the value that has it in the standard normal distribution
-  normalize  scales each embedding to unit length; nothing is fitted
-
-Stankevičius and Lukoševičius 2024 (arXiv:2408.08073, section 3.4) compare them without fine-tuning. Their
-formula of abtt has an element-wise product where a projection is needed; it does little more than center.
+then decide every cosine and every distance. Stankevičius and Lukoševičius 2024 (arXiv:2408.08073, section
+3.4) compare the maps of the registry POSTPROCESSING without fine-tuning; docs/without-training.md lists them.
 All maps but quantile and normalize are affine, W x + b, and are saved as a Dense module, which
 sentence-transformers can load.
+
 Letters in this file: N sentences that a map is fitted to, S sentences that it is applied to, D dimensions,
 K dimensions of the result, Q quantiles.
 """
@@ -52,14 +39,16 @@ NO_VARIANCE = 1e-10
 
 
 def fit_center(x: Tensor) -> Dense:
-    """Return the map x - mean. Raises InputError as to_checked_samples does, like the functions below."""
-    mean = to_checked_samples(x, "center").mean(0)
+    """Return the map x - mean."""
+    check_count(x, "center")
+    mean = x.mean(0)
     return make_affine_dense(torch.diag(torch.ones_like(mean)), -mean)
 
 
 def fit_zscore(x: Tensor) -> Dense:
     """Return the map (x - mean) / std, by dimension. A dimension that does not vary is only centered."""
-    std, mean = torch.std_mean(to_checked_samples(x, "zscore"), dim=0, correction=0)
+    check_count(x, "zscore")
+    std, mean = torch.std_mean(x, dim=0, correction=0)
     varies = std > 1e-12 * mean.abs()  # a smaller one is the rounding of the mean
     scale = 1 / torch.where(varies, std, 1.0)
     return make_affine_dense(torch.diag(scale), -scale * mean)
@@ -68,16 +57,14 @@ def fit_zscore(x: Tensor) -> Dense:
 def fit_whiten(x: Tensor) -> Dense:
     """Return the map to K principal axes, each scaled to variance 1, in the order of descending variance.
 
-    x: (N, D). Axes without variance are removed, so K may be smaller than D.
+    Axes without variance are removed, so K may be smaller than D. The result has an IsoScore of 1.
+    Source: Su et al. 2021, arXiv:2103.15316.
     """
     N, D = x.shape
     if N <= D:
-        raise InputError(
-            f"postprocess whiten needs more sentences than dimensions (here {N} for {D} dimensions): give "
-            "more text, or choose zscore or abtt",
-            "postprocess",
-        )
-    variances, axes, mean = principal_axes(to_checked_samples(x, "whiten"))
+        problem = f"postprocess whiten needs more sentences than dimensions (here {N} for {D} dimensions)"
+        raise InputError(f"{problem}: give more text, or choose zscore or abtt", "postprocess")
+    variances, axes, mean = principal_axes(x)
     keep = variances > NO_VARIANCE * variances[0]
     weight = axes[keep] / variances[keep, None].sqrt()
     return make_affine_dense(weight, -weight @ mean)
@@ -88,7 +75,7 @@ def fit_robust(x: Tensor) -> Dense:
 
     A dimension whose quartiles are equal is only centered. It equals scikit-learn's RobustScaler.
     """
-    x = to_checked_samples(x, "robust")
+    check_count(x, "robust")
     first, median, third = torch.quantile(x, torch.tensor([0.25, 0.5, 0.75], dtype=x.dtype), dim=0)
     spread = third - first
     scale = 1 / torch.where(spread > 1e-12 * x.abs().amax(0), spread, 1.0)
@@ -96,22 +83,24 @@ def fit_robust(x: Tensor) -> Dense:
 
 
 def fit_abtt(x: Tensor, num_axes: int = NUM_TOP_AXES) -> Dense:
-    """Return the map to x - mean without its projection on the first num_axes principal axes.
+    """Return "all but the top": x - mean without its projection on the first num_axes principal axes.
 
-    N points span at most N - 1 dimensions, so that at least num_axes + 2 sentences are needed; InputError
-    is raised for fewer, and if no axis would be left.
+    N points span at most N - 1 dimensions, so that at least num_axes + 2 sentences are needed.
+    Source: Mu and Viswanath 2018, arXiv:1702.01417. The formula of Stankevičius and Lukoševičius has an
+    element-wise product where a projection is needed; it does little more than center.
     """
     if num_axes >= x.shape[1]:
         problem = f"postprocess abtt-{num_axes} removes all of {x.shape[1]} dimensions: choose fewer"
         raise InputError(problem, "postprocess")
-    _, axes, mean = principal_axes(to_checked_samples(x, "abtt", min_samples=num_axes + 2))
+    check_count(x, "abtt", num_axes + 2)
+    _, axes, mean = principal_axes(x)
     top = axes[:num_axes]
     weight = torch.diag(torch.ones_like(mean)) - top.T @ top
     return make_affine_dense(weight, -weight @ mean)
 
 
 class Quantile(nn.Module):
-    """Map each value to the fraction of smaller values in its dimension, 0 to 1 (its empirical distribution).
+    """Map each value to the fraction of smaller values in its dimension, 0 to 1.
 
     The fraction is known at Q quantiles and interpolated linearly between them; it is 0 below the first
     quantile and 1 above the last one. If several quantiles are equal, their value is mapped to the middle of
@@ -141,10 +130,7 @@ class Quantile(nn.Module):
         self.register_buffer("slopes", slopes)  # (D, Q): from each quantile to the next
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the fractions for embeddings x, (S, D), or their normal values: same shape and dtype.
-
-        It is computed in float64.
-        """
+        """Return the fractions for embeddings x, (S, D), or their normal values, computed in float64."""
         tensors = (x.T, self.quantiles, self.fractions, self.slopes)
         blocks = zip(*(tensor.split(BLOCK) for tensor in tensors), strict=True)
         fractions = (fraction_below(*block) for block in blocks)
@@ -155,10 +141,7 @@ class Quantile(nn.Module):
 
 
 def fraction_below(values: Tensor, quantiles: Tensor, fractions: Tensor, slopes: Tensor) -> Tensor:
-    """Return the fraction for each value: (D, S) float64.
-
-    values: (D, S). quantiles, fractions, slopes: (D, Q), the buffers of Quantile.
-    """
+    """Return the fraction for each value, (D, S) float64, from the buffers of Quantile, (D, Q) each."""
     values = values.double().contiguous()
     last = torch.searchsorted(quantiles, values, right=True).sub_(1).clamp_(min=0)  # last quantile <= value
     quantile, fraction, slope = (table.gather(1, last) for table in (quantiles, fractions, slopes))
@@ -168,11 +151,8 @@ def fraction_below(values: Tensor, quantiles: Tensor, fractions: Tensor, slopes:
 
 
 def fit_quantile(x: Tensor, is_normal: bool = False) -> Quantile:
-    """Return the map of each value to the fraction of smaller values among the N of x in its dimension.
-
-    x: (N, D). is_normal: see Quantile.
-    """
-    x = to_checked_samples(x, "quantile-normal" if is_normal else "quantile")
+    """Return the map of each value to the fraction of smaller values among the N of x in its dimension."""
+    check_count(x, "quantile-normal" if is_normal else "quantile")
     N = len(x)
     ordered = x.T.contiguous().sort(dim=1).values  # (D, N): one sort gives all quantiles of a dimension
     percent = torch.from_numpy(100 * np.linspace(0, 1, min(NUM_QUANTILES, N)))  # (Q,)
@@ -217,7 +197,7 @@ def fit_postprocessing(postprocess: str, x: Tensor) -> list[nn.Module]:
     postprocess: names in POSTPROCESSING, joined by +, such as "abtt+normalize". x: (N, D), any float dtype.
     The modules map (S, D) float32 to (S, K) float32. Each map is fitted, in float64, to the output of the
     maps before it; consecutive affine maps are composed into one Dense.
-    Raises InputError if a name is unknown, or if x has too few or unsuitable embeddings to fit a map.
+    Raises InputError if a name is unknown, or if x has too few embeddings to fit a map.
 
     Example:
 
@@ -246,31 +226,17 @@ def fit_postprocessing(postprocess: str, x: Tensor) -> list[nn.Module]:
 # -------------------------------------------------------------------- functions used by the entries above
 
 
-def to_checked_samples(x: Tensor, name: str, min_samples: int = 2) -> Tensor:
-    """Return x, (N, D), in float64, after checks."""
-    if len(x) < min_samples:
-        raise InputError(
-            f"postprocess {name} needs at least {min_samples} sentences (here {len(x)}): give more text",
-            "postprocess",
-        )
-    if not (finite := x.isfinite().all(1)).all():
-        raise InputError(
-            f"postprocess {name}: the embedding of sentence {finite.int().argmin() + 1} of {len(x)} is not "
-            "finite: remove postprocess, or choose another layer",
-            "postprocess",
-        )
-    if (x == x[0]).all():
-        raise InputError(
-            f"postprocess {name}: all {len(x)} embeddings are equal: give different sentences", "postprocess"
-        )
-    return x.detach().double()
+def check_count(x: Tensor, name: str, least: int = 2) -> None:
+    """Raise InputError if there are fewer embeddings, (N, D), than a map needs."""
+    if len(x) < least:
+        problem = f"postprocess {name} needs at least {least} sentences (here {len(x)}): give more text"
+        raise InputError(problem, "postprocess")
 
 
 def principal_axes(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (variances, axes, mean) of embeddings x, (N, D).
+    """Return the variances of x, (N, D), along its principal axes, descending; the axes; and its mean, (D,).
 
-    variances: (D,), the variance along each principal axis, descending. axes: (D, D), row i is the unit
-    vector of axis i. mean: (D,).
+    Row i of the axes, (D, D), is the unit vector of axis i.
     """
     mean = x.mean(0)
     centered = x - mean

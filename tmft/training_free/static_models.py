@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from tmft.device import progress_bar
 from tmft.encoder import BaseEncoder
-from tmft.errors import InputError, check_range, short_repr
+from tmft.errors import InputError, check_range
+from tmft.io.files import reading
 from tmft.io.text import read_lines
 from tmft.models.families import config_from_dict, empty_encoder
 from tmft.packing import PackedBatch
@@ -33,7 +34,6 @@ def random_static_model(model: SentenceEncoder, dimensions: int = 768, seed: int
     """Make a static model with a random vector for each token of the model's vocabulary.
 
     It is a baseline: its scores show how much can be achieved by counting common words alone.
-    seed: for the random numbers.
     """
     vectors = random_word_vectors(model.encoder.config.vocab_size, dimensions, seed)
     return static_model(vectors, model, "random embeddings")
@@ -71,9 +71,8 @@ def mean_vectors_in_text(
 ) -> Tensor:
     """Return the mean of the contextual embeddings of each word in each hidden state: (M, V, D) float32.
 
-    lines: the text. hidden_states: a function that maps a packed batch to M hidden states, (B, T, D) each. A
-    word that does not occur has a vector of zeros. Sums are in float64, because a frequent word may have a
-    million vectors.
+    hidden_states: maps a packed batch to M hidden states, (B, T, D) each. A word that does not occur has a
+    vector of zeros. Sums are in float64, because a frequent word may have a million vectors.
     """
     V, sums = model.encoder.config.vocab_size, None
     bar = progress_bar(len(lines), "lines", True, desc="word vectors")
@@ -99,20 +98,15 @@ def mean_vectors_in_text(
 
 
 def random_word_vectors(vocab_size: int, dimensions: int = 768, seed: int = 0) -> Tensor:
-    """Return a random vector for each word: (V, D), independent values from a normal
-    distribution.
-
-    The similarity of two sentences then depends only on which words they have in common.
-    """
+    """Return a random vector for each word: (V, D), independent values from a normal distribution."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(vocab_size, dimensions, generator=generator) * INIT_STD
 
 
 def static_model(word_vectors: Tensor, model: SentenceEncoder, source: str) -> SentenceEncoder:
-    """Make a static model, which embeds a sentence as the mean of the vectors of its tokens.
+    """Make a model that embeds a sentence as the mean of the vectors of its tokens without special tokens.
 
-    word_vectors: (V, D), one for each token of the vocabulary of `model`, whose tokenizer it gets; special
-        tokens are omitted.
+    word_vectors: (V, D), one for each token of the vocabulary of `model`, whose tokenizer it gets.
     """
     tokenizer = without_special_tokens(model.tokenizer)
     encoder = static_encoder(word_vectors)
@@ -146,41 +140,26 @@ def read_word_vectors(path: Path, drop_frequent: int = 0) -> SentenceEncoder:
     vector; frequent words come first. drop_frequent: leave out this number of words, the first ones.
     Texts are split at spaces and punctuation, and words that the file does not have are left out of the mean.
     Texts are lower-cased unless a word of the file has a capital letter.
-    Raises InputError, with the number of the line, if a line is not as described or repeats a word.
     """
     check_range("drop_frequent", drop_frequent, 0)
-    lines = read_lines(path)
-    header = next(lines, "").split()
-    if len(header) != 2 or not all(number.isdecimal() and len(number) < 10 for number in header):
-        problem = f"{path}, line 1: no number of words and of dimensions"
-        raise InputError(f"{problem}: name a file in the text format of word2vec, or add this line")
-    V, D = map(int, header)
-    if V * D > path.stat().st_size:
-        raise InputError(f"{path}, line 1: {V} times {D} numbers are more than the file has: correct it")
-    words: dict[str, int] = {}  # word -> its line
-    vectors = np.zeros((max(0, V - drop_frequent) + 1, D), dtype=np.float32)  # row 0 is for padding
-    for number, line in enumerate(lines, start=2):
-        word, *cells = line.rstrip().rsplit(" ", D)
-        try:
-            vector = np.array(cells, dtype=np.float32)
-            if not word or len(cells) != D or not np.isfinite(vector).all():
-                raise ValueError
-        except ValueError:
-            raise InputError(f"{path}, line {number}: no word with {D} numbers: correct the line") from None
-        if word in words:
-            raise InputError(
-                f"{path}, line {number}: {short_repr(word)} is in line {words[word]}, too: remove one"
-            )
-        words[word] = number
-        if drop_frequent < len(words) <= V:
-            vectors[len(words) - drop_frequent] = vector
-    if len(words) != V:
-        raise InputError(f"{path}: {len(words)} words, its first line says {V}: restore the file")
-    kept = list(words)[drop_frequent:]
+    lines, vectors = read_lines(path), dict[str, np.ndarray]()
+    with reading(path, "name a file whose first line has the numbers of words and of dimensions"):
+        num_words, D = map(int, next(lines, "").split())
+        for number, line in enumerate(lines, start=2):
+            word, *cells = line.rstrip().rsplit(" ", D)
+            vectors[word] = np.array(cells, dtype=np.float32)
+            if not word or len(cells) != D or not np.isfinite(vectors[word]).all():
+                raise ValueError(f"line {number} has no word with {D} numbers")
+        if len(vectors) != num_words:
+            raise ValueError(f"{len(vectors)} different words, its first line says {num_words}")
+    kept = list(vectors)[drop_frequent:]
     if not kept:
-        raise InputError(f"{path}: drop_frequent {drop_frequent} leaves none of {V} words", "drop_frequent")
+        problem = f"{path}: drop_frequent {drop_frequent} leaves none of {num_words} words"
+        raise InputError(problem, "drop_frequent")
+    padding = np.zeros(D, dtype=np.float32)
+    table = torch.from_numpy(np.stack([padding, *(vectors[word] for word in kept)]))
     tokenizer = Tokenizer(word_level_backend(kept), {"pad_token": "[PAD]"}, add_special_tokens=False)
-    return SentenceEncoder(static_encoder(torch.from_numpy(vectors)), tokenizer, source=str(path)).eval()
+    return SentenceEncoder(static_encoder(table), tokenizer, source=str(path)).eval()
 
 
 def word_level_backend(words: Sequence[str]) -> tokenizers.Tokenizer:

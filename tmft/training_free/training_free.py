@@ -6,9 +6,10 @@ others. The former is called transductive: the score of a pair then depends on t
 cannot be embedded alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import mean
 from typing import Any
 
@@ -62,13 +63,6 @@ class TrainingFreeConfig:
         return self.token_weights in NEEDS_TEXT and self.token_weights_texts is None
 
     @property
-    def without_prompt(self) -> "TrainingFreeConfig":
-        """This configuration for a model without a prompt: weights that concern a prompt become uniform."""
-        if self.token_weights in ("mask-token", "no-mask", "no-prompt"):
-            return replace(self, token_weights="uniform")
-        return self
-
-    @property
     def transductive(self) -> list[str]:
         """Names of the token weights and post-processing that are estimated from the texts of each task."""
         fits_postprocess = self.postprocess not in ("", "normalize") and self.postprocess_texts is None
@@ -92,17 +86,13 @@ class TrainingFreeEncoders:
         mean with that of several layers. The layer is None if the layers of the configurations are.
     """
 
-    model: SentenceEncoder
-    configs: Mapping[Any, TrainingFreeConfig]
-    static: Mapping[int | None, SentenceEncoder]
-
     def __init__(
         self,
         model: SentenceEncoder,
         configs: Mapping[Any, TrainingFreeConfig],
         static: Mapping[int | None, SentenceEncoder] = {},
     ):
-        self.model, self.configs, self.static = model, configs, static
+        self.model, self.configs = model, configs
         for other in static.values():
             if other.dimensions != model.dimensions:
                 raise InputError(
@@ -112,7 +102,8 @@ class TrainingFreeEncoders:
                 )
         self.states = {config.prompt: PooledStates(model, config.prompt) for config in configs.values()}
         self.static_states = {layer: PooledStates(other) for layer, other in static.items()}
-        self.fitted: dict[Any, list[nn.Module]] = {}  # post-processing that no task changes
+        self.all_states = [*self.states.values(), *self.static_states.values()]
+        self.postprocessing: dict[Any, list[nn.Module]] = {}  # the modules of each encoding function
         for config in configs.values():
             check_layer_mix(config.layers, model.encoder)
             for layer in config.layers or (None,):
@@ -123,56 +114,42 @@ class TrainingFreeEncoders:
         for one in self.all_states:
             one.set_token_weights(None)
 
-    @property
-    def all_states(self) -> "list[PooledStates]":
-        """The states of the model with each prompt, and those of the static models."""
-        return [*self.states.values(), *self.static_states.values()]
-
     def encoders(self, texts: Sequence[str]) -> dict[Any, EncodeFunction]:
-        """Return {name of a configuration: encoding function} for one task.
+        """Return {name of a configuration: encoding function} for one task, which has these texts.
 
-        texts: the texts of the task, from which token weights and post-processing are estimated unless the
-            configuration has other texts for that.
-        The attribute `postprocessing` then has the post-processing modules of each function.
+        Token weights and post-processing are estimated from them unless the configuration has other texts.
         """
         self.start_task(texts)
-        self.postprocessing = {name: self.fit(name, texts) for name in self.configs}
-        return {
-            name: chain_modules(self.unprocessed(config), self.postprocessing[name])
-            for name, config in self.configs.items()
-        }
-
-    def encoder(self, name: Any, texts: Sequence[str]) -> EncodeFunction:
-        """Return the encoding function of one configuration, after start_task(texts)."""
-        return chain_modules(self.unprocessed(self.configs[name]), self.fit(name, texts))
+        return {name: self.encoder(name, texts) for name in self.configs}
 
     def start_task(self, texts: Sequence[str]) -> None:
         """Estimate token weights from the texts of a task, for configurations without texts of their own."""
         for one in self.all_states:
             one.set_token_weights(texts)
 
+    def encoder(self, name: Any, texts: Sequence[str]) -> EncodeFunction:
+        """Return the encoding function of one configuration, after start_task(texts)."""
+        config, encode = self.configs[name], self.unprocessed(self.configs[name])
+        depends_on_task = config.postprocess_texts is None or config.fits_token_weights_on_task
+        if config.postprocess and (depends_on_task or name not in self.postprocessing):
+            fit_texts = list(texts if config.postprocess_texts is None else config.postprocess_texts)
+            self.postprocessing[name] = fit_postprocessing(config.postprocess, encode(fit_texts))
+        modules = self.postprocessing.setdefault(name, [])
+
+        @torch.inference_mode()
+        def encode_and_apply(sentences: list[str]) -> Tensor:
+            return nn.Sequential(*modules)(encode(sentences))
+
+        return encode_and_apply if modules else encode
+
     def clear(self) -> None:
         """Forget all embeddings, which would otherwise be kept for the next task."""
         for one in self.all_states:
             one.clear()
 
-    def fit(self, name: Any, texts: Sequence[str]) -> list[nn.Module]:
-        """Return the modules of the post-processing of a configuration; texts: those of the task."""
-        config = self.configs[name]
-        if not config.postprocess or name in self.fitted:
-            return self.fitted.get(name, [])
-        fit_texts = list(texts if config.postprocess_texts is None else config.postprocess_texts)
-        modules = fit_postprocessing(config.postprocess, self.unprocessed(config)(fit_texts))
-        if config.postprocess_texts is not None and not config.fits_token_weights_on_task:
-            self.fitted[name] = modules
-        return modules
-
     def unprocessed(self, config: TrainingFreeConfig) -> EncodeFunction:
         """Return the function that embeds sentences with a configuration but for its post-processing."""
         layers, w = config.layers or (None,), config.interpolate
-
-        def mean_state(states: list[Tensor]) -> Tensor:
-            return torch.stack(states).mean(0) if len(states) > 1 else states[0]
 
         def encode_u(sentences: list[str]) -> Tensor:
             states = self.states[config.prompt]
@@ -185,14 +162,9 @@ class TrainingFreeEncoders:
         return encode_u if w == 0 else encode_v if w == 1 else interpolate(encode_u, encode_v, w)
 
 
-def chain_modules(encode: EncodeFunction, modules: list[nn.Module]) -> EncodeFunction:
-    """Return a function that encodes sentences with `encode` and applies the modules to their embeddings."""
-
-    @torch.inference_mode()
-    def encode_and_apply(sentences: list[str]) -> Tensor:
-        return nn.Sequential(*modules)(encode(sentences))
-
-    return encode_and_apply if modules else encode
+def mean_state(states: list[Tensor]) -> Tensor:
+    """Return the mean of several hidden states, (N, D) each."""
+    return torch.stack(states).mean(0) if len(states) > 1 else states[0]
 
 
 class PooledStates:
@@ -241,59 +213,40 @@ class PooledStates:
             token_ids = self.model.tokenize(new)
             # apart, because word embeddings may have another width
             for group in (None,), (WORD_EMBEDDINGS,), range(len(self.model.encoder.layers) + 1):
-                needed = [state for state in self.needed if state[0] in group]
-                if needed:
-                    self.add_embeddings(needed, token_ids, new)
+                if needed := [state for state in self.needed if state[0] in group]:
+                    pool = partial(self.pool, needed)
+                    stacked = self.model.embed_token_ids(token_ids, pool, show_progress_bar=True)
+                    check_finite_embeddings(stacked, new, self.model.source)
+                    for state, x in zip(needed, stacked, strict=True):
+                        known = [self.embeddings[state]] if state in self.embeddings else []
+                        self.embeddings[state] = torch.cat([*known, x])
             self.index |= {sentence: len(self.index) + n for n, sentence in enumerate(new)}
         return self.embeddings[layer, scheme][[self.index[sentence] for sentence in sentences]]
 
-    def add_embeddings(self, needed: list[State], token_ids: list[list[int]], sentences: list[str]) -> None:
-        """Embed new sentences, for the states in `needed`, by one pass through the model."""
-
-        def forward(batch: PackedBatch) -> Tensor:
-            """Return the embeddings of the S sentences of a packed batch, (len(needed), S, D)."""
-            return torch.stack(list(self.pool(needed, batch).values()))
-
-        stacked = self.model.embed_token_ids(token_ids, forward, show_progress_bar=True)
-        check_finite_embeddings(stacked, sentences, self.model.source)
-        for state, x in zip(needed, stacked, strict=True):
-            known = [self.embeddings[state]] if state in self.embeddings else []
-            self.embeddings[state] = torch.cat([*known, x])
-
-    def pool(self, needed: list[State], batch: PackedBatch) -> dict[State, Tensor]:
-        """Return {state: embeddings of the sentences of a packed batch, (S, D)}, in the order of `needed`."""
+    def pool(self, needed: list[State], batch: PackedBatch) -> Tensor:
+        """Return the embeddings of the S sentences of a packed batch by each state, (len(needed), S, D)."""
         model, pooled = self.model, dict.fromkeys(needed, torch.empty(0))
-        layers = {layer for layer, _ in needed if layer is not None}
-
-        def pool_state(layer: int | None, hidden: Tensor | None) -> None:
+        layers = [layer for layer, _ in needed if layer is not None]
+        states: Iterable[tuple[int | None, Tensor | None]] = [(None, None)]  # the model computes its own
+        if WORD_EMBEDDINGS in layers:
+            states = [(WORD_EMBEDDINGS, model.encoder.embeddings.word(batch.input_ids))]
+        elif layers:
+            states = zip(
+                range(max(layers) + 1), model.encoder.iter_hidden_states(*batch.inputs), strict=False
+            )
+        for layer, hidden in states:
             for scheme in [scheme for other, scheme in needed if other == layer]:
                 model.token_weights = self.weights[scheme]
                 pooled[layer, scheme] = model(batch) if hidden is None else model.pool(hidden, batch)
-
-        if not layers:
-            pool_state(None, None)
-        elif WORD_EMBEDDINGS in layers:
-            pool_state(WORD_EMBEDDINGS, model.encoder.embeddings.word(batch.input_ids))
-        else:
-            for layer, hidden in enumerate(model.encoder.iter_hidden_states(*batch.inputs)):
-                pool_state(layer, hidden)
-                if layer == max(layers):
-                    break
-        return pooled
+        return torch.stack(list(pooled.values()))
 
 
 def interpolate(encode_u: EncodeFunction, encode_v: EncodeFunction, weight: float) -> EncodeFunction:
-    """Return a function that embeds sentences as (1 - weight) u + weight v.
+    """Return a function that embeds N sentences as (1 - weight) u + weight v, of (N, D) each.
 
-    encode_u, encode_v: return the embeddings u and v of N sentences, (N, D) each.
-    weight: any number; it may be negative.
     Source: Stankevičius and Lukoševičius 2024, equation 10.
     """
-
-    def encode(sentences: list[str]) -> Tensor:
-        return (1 - weight) * encode_u(sentences) + weight * encode_v(sentences)
-
-    return encode
+    return lambda sentences: (1 - weight) * encode_u(sentences) + weight * encode_v(sentences)
 
 
 def score_random_embeddings(
@@ -301,12 +254,13 @@ def score_random_embeddings(
 ) -> dict[str, float]:
     """Return {task: score} of random embeddings with the token weights and the post-processing of a model.
 
-    The score is the mean of several static models with the vocabulary of `model` and random word vectors. A
-    task is omitted if a trained head predicts for it, or if it has too few sentences to estimate the
-    post-processing.
+    The score is the mean of several random models. A task is omitted if a trained head predicts for it, or if
+    it has too few sentences to estimate the post-processing.
     """
+    config = replace(config, interpolate=0.0)  # there is no static model to interpolate with
+    if config.token_weights in ("mask-token", "no-mask", "no-prompt"):
+        config = replace(config, token_weights="uniform")  # nor a prompt
     random_models = [random_static_model(model, seed=seed) for seed in range(NUM_RANDOM_MODELS)]
-    config = replace(config.without_prompt, interpolate=0.0)  # there is no static model to interpolate with
     baselines = [TrainingFreeEncoders(random, {0: config}) for random in random_models]
     scores = {}
     with progress_bar(len(evaluations), "tasks", desc="random embeddings") as progress:

@@ -36,12 +36,6 @@ from tmft.training_free.training_free import TrainingFreeConfig, TrainingFreeEnc
 
 BUILT_IN = PACKAGE_DATA / "extraction.toml"
 NEEDS_MASK = ("mask-token", "no-mask")  # token weights that only a prompt with [M] has
-# Keys of a table file and their types.
-MODEL_KEYS = {"layer": str, "prompt": str, "static": str, "interpolate": (int, float)}
-BLOCK_KEYS = {
-    **dict.fromkeys(("groups", "models", "rows", "layers", "interpolate"), list),
-    **{"each_task": bool, "figure": str},
-}
 # Kind of figure -> fields of a row that name its line in the table, and those that name its column.
 PLAIN = ("token_weights", "postprocess"), ("model",)
 FIGURES = {
@@ -74,18 +68,20 @@ class Row:
 
     def to_config(self, text: Sequence[str] = ()) -> TrainingFreeConfig:
         """Return the configuration. text: the sentences that =text stands for."""
-        (weights, *weights_text), (postprocess, *postprocess_text) = (
-            option.split("=") for option in (self.token_weights, self.postprocess)
-        )
+        weights, *weights_text = self.token_weights.split("=")
+        postprocess, *postprocess_text = self.postprocess.split("=")
         for source in (*weights_text, *postprocess_text):
             check_choice("text", source, ["text"])
         check_token_weights(weights)
         check_postprocessing(postprocess)
-        texts, postprocess_texts = (text if source else None for source in (weights_text, postprocess_text))
-        layers = None if self.static else parse_layer_mix(self.layer)
-        prompt = parse_prompt(self.prompt) if self.prompt else None
         return TrainingFreeConfig(
-            weights, postprocess, texts, postprocess_texts, layers, prompt, self.interpolate
+            weights,
+            postprocess,
+            token_weights_texts=text if weights_text else None,
+            postprocess_texts=text if postprocess_text else None,
+            layers=None if self.static else parse_layer_mix(self.layer),
+            prompt=parse_prompt(self.prompt) if self.prompt else None,
+            interpolate=self.interpolate,
         )
 
     def resolve(self, last: int) -> "list[Row]":
@@ -123,72 +119,63 @@ def read_tables(names: Sequence[str], static: Mapping[str, str] = {}) -> list[Sc
 
     static: name of a column to add -> static model. Raises InputError if a file is not as described.
     """
-    content, chosen = read_table_file(BUILT_IN), []
-    for name in names:
-        own = read_table_file(Path(name)) if name.endswith(".toml") else {}
-        content = {key: entries | own.get(key, {}) for key, entries in content.items()}
-        chosen += own.get("tables", [name])
     tables = []
-    for name in chosen:
-        check_choice("table", name, content["tables"])
-        tables += [make_table(name, block, content, static) for block in content["tables"][name]]
+    with reading(" ".join(names), "see data/extraction.toml"):
+        content, chosen = tomllib.loads(BUILT_IN.read_text(encoding="utf-8")), []
+        for name in names:
+            own = tomllib.loads(Path(name).read_text(encoding="utf-8")) if name.endswith(".toml") else {}
+            content = {key: entries | own.get(key, {}) for key, entries in content.items()}
+            chosen += own.get("tables", [name])
+        for name in chosen:
+            check_choice("table", name, content["tables"])
+            tables += [make_table(name, content, static, **block) for block in content["tables"][name]]
     return tables
 
 
-def read_table_file(path: Path) -> dict[str, Any]:
-    """Return the content of a table file, after its keys and types were checked."""
-    with reading(path, "name a table file (.toml)"):
-        text = path.read_text(encoding="utf-8")
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not TOML ({error}): see data/extraction.toml") from None
-    check_keys(content, {"groups": dict, "models": dict, "tables": dict}, str(path))
-    check_keys(groups := content.get("groups", {}), dict.fromkeys(groups, list), f"{path}, groups")
-    check_keys(blocks := content.get("tables", {}), dict.fromkeys(blocks, list), f"{path}, tables")
-    for name, model in content.get("models", {}).items():
-        check_keys(model, MODEL_KEYS, f"{path}, model {name}")
-    for name, block in ((table, block) for table in blocks for block in blocks[table]):
-        check_keys(block, BLOCK_KEYS, f"{path}, table {name}")
-    return content
-
-
-def check_keys(entry: Any, types: Mapping[str, Any], place: str) -> None:
-    """Raise InputError unless an entry of a table file has no other keys than these, with these types."""
-    for key, value in entry.items() if isinstance(entry, dict) else [("", entry)]:
-        if key not in types or not isinstance(value, types[key]):
-            raise InputError(f"{place}: {key} = {value!r} is not understood: choose from {', '.join(types)}")
-
-
 def make_table(
-    name: str, block: dict[str, Any], content: dict[str, Any], static: Mapping[str, str]
+    name: str,
+    content: dict[str, Any],
+    static: Mapping[str, str],
+    groups: Sequence[str] = (),
+    models: Sequence[str] = (),
+    rows: Sequence[str] = ("uniform",),
+    layers: Sequence[str | int] = (),
+    interpolate: Sequence[float] = (),
+    each_task: bool = False,
+    figure: str = "",
 ) -> ScoreTable:
-    """Return the table of a block of a table file. Raises InputError if a name is unknown."""
-    check_choice("figure", figure := block.get("figure", ""), FIGURES)
-    models = content["models"] | {model: {"static": folder} for model, folder in static.items()}
-    rows, groups = [], dict[str, list[str]]()
-    for model in [*block.get("models", []), *static]:
-        check_choice("model", model, models)
-        base = Row(model, **models[model])
-        axes = [block.get("layers", [base.layer]), block.get("interpolate", [base.interpolate])]
-        axes = [[""], [0.0]] if base.static else axes  # a static model has neither
-        for layer, w, options in product(*axes, block.get("rows", ["uniform"])):
-            weights, _, postprocess = str(options).partition(" ")
-            changes = {"layer": str(layer), "interpolate": w, "token_weights": weights}
-            row = replace(base, **changes, postprocess=postprocess)
+    """Return the table of a block of a table file. Raises InputError if a name is unknown.
+
+    content: of the file, where models and groups are. The parameters after static are the keys of the block.
+    """
+    check_choice("figure", figure, FIGURES)
+    known = content["models"] | {model: {"static": folder} for model, folder in static.items()}
+    made: list[Row] = []
+    for model in [*models, *static]:
+        check_choice("model", model, known)
+        base = Row(model, **known[model])
+        axes = layers or [base.layer], interpolate or [base.interpolate]
+        if base.static:  # it has neither
+            axes = [""], [0.0]
+        for layer, w, options in product(*axes, rows):
+            weights, _, postprocess = options.partition(" ")
+            row = replace(
+                base, layer=str(layer), interpolate=w, token_weights=weights, postprocess=postprocess
+            )
             check_fields(row)
             row.resolve(12)[0].to_config()  # so that a mistake is reported before a model is loaded
             if row.prompt or weights not in NEEDS_MASK:
-                rows.append(row)
-    for group in block.get("groups", []):
+                made.append(row)
+    tasks_of: dict[str, list[str]] = {}
+    for group in groups:
         check_choice("group", group, content["groups"])
         tasks = [task for one in content["groups"][group] for task in GROUPS.get(one, [one])]
         for task in tasks:
             check_choice("task", task, [*TASKS, *MEASURES])
-        groups |= {task: [task] for task in tasks} if block.get("each_task") else {group: tasks}
-    if not rows or not groups:
+        tasks_of |= {task: [task] for task in tasks} if each_task else {group: tasks}
+    if not made or not tasks_of:
         raise InputError(f"table {name}: name models and groups, see data/extraction.toml")
-    return ScoreTable(name, groups, rows, figure)
+    return ScoreTable(name, tasks_of, made, figure)
 
 
 # ------------------------------------------------------------------------------------------------ the scores
@@ -203,7 +190,7 @@ class Unit:
 
 
 def measure_alignment(encode: EncodeFunction, pairs: Evaluation) -> float:
-    """Return the alignment of the pairs with the highest score, whose vectors are not scaled to length 1."""
+    """Return the alignment of the pairs with the highest score, of vectors that are not scaled."""
     examples = pairs.examples
     best = [n for n, score in enumerate(examples.labels) if score == pairs.task.max_score]
     u, v = (encode([column[n] for n in best]) for column in examples.texts)
@@ -211,10 +198,7 @@ def measure_alignment(encode: EncodeFunction, pairs: Evaluation) -> float:
 
 
 def measure_uniformity(encode: EncodeFunction, pairs: Evaluation) -> float:
-    """Return the uniformity of the sentences of all pairs, whose vectors are not scaled to length 1.
-
-    A sentence that occurs twice counts twice, so that the result is finite for vectors far apart.
-    """
+    """Return the uniformity of the sentences of all pairs, repeated ones included, of unscaled vectors."""
     return uniformity(encode(pairs.examples.sentences), scale=False)
 
 
