@@ -40,14 +40,14 @@ NO_VARIANCE = 1e-10
 
 def fit_center(x: Tensor) -> Dense:
     """Return the map x - mean."""
-    check_count(x, "center")
+    check_num_sentences(x, "center")
     mean = x.mean(0)
     return make_affine_dense(torch.diag(torch.ones_like(mean)), -mean)
 
 
 def fit_zscore(x: Tensor) -> Dense:
     """Return the map (x - mean) / std, by dimension. A dimension that does not vary is only centered."""
-    check_count(x, "zscore")
+    check_num_sentences(x, "zscore")
     std, mean = torch.std_mean(x, dim=0, correction=0)
     varies = std > 1e-12 * mean.abs()  # a smaller one is the rounding of the mean
     scale = 1 / torch.where(varies, std, 1.0)
@@ -75,7 +75,7 @@ def fit_robust(x: Tensor) -> Dense:
 
     A dimension whose quartiles are equal is only centered. It equals scikit-learn's RobustScaler.
     """
-    check_count(x, "robust")
+    check_num_sentences(x, "robust")
     first, median, third = torch.quantile(x, torch.tensor([0.25, 0.5, 0.75], dtype=x.dtype), dim=0)
     spread = third - first
     scale = 1 / torch.where(spread > 1e-12 * x.abs().amax(0), spread, 1.0)
@@ -92,7 +92,7 @@ def fit_abtt(x: Tensor, num_axes: int = NUM_TOP_AXES) -> Dense:
     if num_axes >= x.shape[1]:
         problem = f"postprocess abtt-{num_axes} removes all of {x.shape[1]} dimensions: choose fewer"
         raise InputError(problem, "postprocess")
-    check_count(x, "abtt", num_axes + 2)
+    check_num_sentences(x, "abtt", num_axes + 2)
     _, axes, mean = principal_axes(x)
     top = axes[:num_axes]
     weight = torch.diag(torch.ones_like(mean)) - top.T @ top
@@ -152,7 +152,7 @@ def fraction_below(values: Tensor, quantiles: Tensor, fractions: Tensor, slopes:
 
 def fit_quantile(x: Tensor, is_normal: bool = False) -> Quantile:
     """Return the map of each value to the fraction of smaller values among the N of x in its dimension."""
-    check_count(x, "quantile-normal" if is_normal else "quantile")
+    check_num_sentences(x, "quantile-normal" if is_normal else "quantile")
     N = len(x)
     ordered = x.T.contiguous().sort(dim=1).values  # (D, N): one sort gives all quantiles of a dimension
     percent = torch.from_numpy(100 * np.linspace(0, 1, min(NUM_QUANTILES, N)))  # (Q,)
@@ -226,7 +226,7 @@ def fit_postprocessing(postprocess: str, x: Tensor) -> list[nn.Module]:
 # -------------------------------------------------------------------- functions used by the entries above
 
 
-def check_count(x: Tensor, name: str, least: int = 2) -> None:
+def check_num_sentences(x: Tensor, name: str, least: int = 2) -> None:
     """Raise InputError if there are fewer embeddings, (N, D), than a map needs."""
     if len(x) < least:
         problem = f"postprocess {name} needs at least {least} sentences (here {len(x)}): give more text"
