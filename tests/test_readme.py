@@ -295,34 +295,16 @@ def test_the_callbacks_of_the_docs_send_the_scores_of_each_epoch(tiny_folder, mo
 # Files, links and numbers
 
 
-FIRST_RUN = (
-    "python3 -m venv .venv && . .venv/bin/activate && pip install -r requirements.txt -e . && python train.py"
-)
-TESTS = "pip install -r requirements-dev.txt && python -m pytest -q -n auto --dist loadfile"
-
-
-@pytest.mark.parametrize(("mark", "commands"), [("first-run", FIRST_RUN), ("tests", TESTS)])
-def test_the_commands_that_are_run_from_the_readme_are_there(mark, commands):
-    assert f"\n<!-- ci: {mark} -->\n```sh\n{commands}\n```\n" in README
-
-
-def tree() -> set[str]:
-    """The files and folders that the tree in README names."""
-    lines = README.split("## Read the code")[1].split("```")[1].strip("\n").split("\n")
-    names = set()
-    for line in lines:
-        indent = len(line) - len(line.lstrip())
-        words = line.strip().split("  ")[0].split(", ")
-        if indent != 2:  # the heading of a ring
-            names |= {f"tmft/{word}" if indent else word for word in words}
-    return names
-
-
 def test_the_tree_has_every_file_of_the_method_and_every_package_and_nothing_else():
+    tree = set()
+    for line in README.split("## Read the code")[1].split("```")[1].strip("\n").split("\n"):
+        indent = len(line) - len(line.lstrip())
+        if indent != 2:  # the heading of a ring
+            tree |= {f"tmft/{word}" if indent else word for word in line.strip().split("  ")[0].split(", ")}
     names = {f"tmft/{path.name}" for path in ROOT.glob("tmft/*.py")}
     names |= {f"tmft/{path.parent.name}/" for path in ROOT.glob("tmft/*/__init__.py")}
-    assert names - tree() == {"tmft/__init__.py", "tmft/__main__.py"}
-    assert all((ROOT / name).exists() for name in tree())
+    assert names - tree == {"tmft/__init__.py", "tmft/__main__.py"}
+    assert all((ROOT / name).exists() for name in tree)
 
 
 # CHANGELOG.md is not among them: it links to pages that are gone, too.
@@ -359,7 +341,8 @@ def test_every_page_is_linked_from_the_index_and_the_index_from_the_readme():
 def test_the_first_screen_of_the_readme_is_the_method():
     """First run and the paper's command come at once, and what does not fit stands in docs/."""
     assert len(README.split()) <= 900
-    for command in (FIRST_RUN, "python train.py --ckpt google/electra-base-discriminator --layer 9 "):
+    first_run = "pip install -r requirements.txt -e . && python train.py\n"
+    for command in (first_run, "python train.py --ckpt google/electra-base-discriminator --layer 9 "):
         assert len(README.partition(command)[0].split()) < 300 and command in README
 
 

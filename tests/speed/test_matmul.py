@@ -86,15 +86,3 @@ def test_the_permission_ends_with_the_context(monkeypatch):
     with pytest.raises(ZeroDivisionError), fast_matmul():
         1 / 0  # noqa: B018
     assert inside == [before, "bf16"] and BACKEND.fp32_precision == before
-
-
-def test_the_last_of_several_contexts_switches_back(monkeypatch):
-    """The first one ends while the second one is still active, as with two threads."""
-    monkeypatch.setattr(tmft.speed.matmul, "onednn_is_exact", lambda: True)
-    before, first, second = BACKEND.fp32_precision, fast_matmul(), fast_matmul()
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    assert BACKEND.fp32_precision == "bf16"
-    second.__exit__(None, None, None)
-    assert BACKEND.fp32_precision == before
