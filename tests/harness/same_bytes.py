@@ -38,7 +38,7 @@ JOBS = {
     "loss cosine_bce": f"train {PAIRS} --layer 3 --objective cosine_bce",
     "loss of in-batch negatives": f"train {PAIRS} --layer 3 --objective multiple_negatives_ranking",
     **{f"loss {name}": f"train {PAIRS} --layer 3 --objective {name} --dropout 0.1" for name in HEADS},
-    "rescaled scores": f"train {PAIRS} --layer 3 --objective concat_head --rescale-scores --dropout 0.2 "
+    "rescaled scores": f"train {PAIRS} --layer 3 --objective concat_head --rescale-to-labels --dropout 0.2 "
     "--dropout-after-features",
     **{
         f"task {name}": f"train {TUNE}/mlm-then-rtd --layer 3 --task {name} --data-root root"

@@ -147,7 +147,7 @@ def command(course, tiny_folder):
         "",
         "--task-sampling sequential --gradient-surgery pcgrad --loss-weights 1 2 0.5",
         "--task sst5 quora cs224n-sts:concat_head --freeze-layers --dropout 0.3 --layer 2",
-        "--task sst5 quora:concat_head cs224n-sts:dot_product_head --rescale-scores",
+        "--task sst5 quora:concat_head cs224n-sts:dot_product_head --rescale-to-labels",
         "--mini-batch-size 1 --freeze-layers 1 --pooling cls",
     ],
 )
@@ -159,7 +159,7 @@ def test_a_run_over_three_tasks(more, command, course, capsys):
     subtasks = result["settings"]["task"]["subtasks"]
     for name, objective in (words.split(":") for words in more.split() if ":" in words):
         assert subtasks[name]["objective"] == objective
-    assert ("--rescale-scores" in more) == subtasks["cs224n-sts"]["objective_args"].get(
+    assert ("--rescale-to-labels" in more) == subtasks["cs224n-sts"]["objective_args"].get(
         "rescale_to_labels", False
     )
     for split in ("dev", "test"):

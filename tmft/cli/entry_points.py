@@ -3,7 +3,6 @@
 import ast
 import os
 import platform
-import re
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -54,21 +53,9 @@ def print_embedding(text: str) -> None:
 
     It is that of `SentenceEncoder.from_pretrained("tiny")`, which needs torch, and a second to import it.
     """
-    if not text.strip():
-        raise InputError("the text is empty: give a sentence")
-    if os.path.exists(text):
-        raise InputError(
-            f"{short_repr(text)} is a file or folder, and no text: give MODEL FILE --out FILE.npy; see --help"
-        )
-    is_model = os.path.isfile(os.path.join(PACKAGE_DATA, text, "config.json"))
-    # such as a.txt, owner/name or a-model-v2
-    if is_model or re.fullmatch(r"\S*\w[./\\]\w\S*|\w+(-[\w.]+){2,}", text):
-        kind = "the name of a model" if is_model else "the name of a file or model, but no such file is here"
-        print(
-            f"note: this is the embedding of the text {short_repr(text)}, which looks like {kind}; "
-            "for the lines of a file: tmft encode MODEL FILE --out FILE.npy",
-            file=sys.stderr,
-        )
+    if not text.strip() or os.path.exists(text):
+        problem = f"{short_repr(text)} is no text, but empty, a file or a folder"
+        raise InputError(f"{problem}: give a sentence, or MODEL FILE --out FILE.npy; see --help")
     from tmft.export.numpy_encoder import Encoder  # numpy takes a moment, and --help needs none
 
     [embedding] = Encoder(PACKAGE_DATA / "tiny").encode([text])

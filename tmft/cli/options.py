@@ -4,16 +4,14 @@ They name a model and say how it embeds sentences, the tasks to score on, and wh
 training.
 
 An option that is a field of a dataclass, such as Recipe, is declared there alone. It has the name, the type,
-the default and the choices of its field. Its help is the line of the field in the docstring of the dataclass,
-`field: text`. There `name` in backticks becomes --name, and a last part such as "; None: the whole batch"
-explains the default. A bool that is True by default becomes --no-NAME, and its help is what follows
-"; False: ".
+the default and the choices of its field; a bool has --name and --no-name. Its help is the line of the field
+in the docstring of the dataclass, `field: text`. There `name` in backticks becomes --name, and a last part
+such as "; None: the whole batch" explains the default.
 """
 
 import inspect
-import math
 import re
-from argparse import Namespace, _ArgumentGroup
+from argparse import BooleanOptionalAction, Namespace, _ArgumentGroup
 from collections.abc import Iterable, Sequence
 from dataclasses import Field, fields, replace
 from pathlib import Path
@@ -48,38 +46,26 @@ REGISTRIES: dict[str, Iterable[str]] = {"POOLINGS": POOLINGS, "TOKEN_WEIGHTS": T
 
 
 def add_field_option(
-    group: _ArgumentGroup,
-    config_class: type[Any],
-    name: str,
-    default_text: str = "{}",
-    other_flags: Sequence[str] = (),
-    **syntax: Any,
+    group: _ArgumentGroup, config_class: type[Any], name: str, default_text: str = "{}", **syntax: Any
 ) -> None:
     """Add the option of a field. Its default is None, which stands for that of the field.
 
-    default_text: what the help says of the default, in place of {}. other_flags: further names of the option.
-    syntax: arguments of add_argument that replace those that follow from the type.
+    default_text: what the help says of the default, in place of {}. syntax: arguments of add_argument that
+    replace those that follow from the type.
     """
     [field] = [field for field in fields(config_class) if field.name == name]
-    value_type, nargs = option_type(get_type_hints(config_class)[name])
-    flag = f"--{name.replace('_', '-')}"
-    usual: dict[str, Any]
-    if value_type is bool:
-        flag = flag.replace("--", "--no-") if field.default else flag
-        usual = {"action": "store_const", "const": not field.default}
-    else:
-        choices = field.metadata.get("choices")
-        usual = {"type": value_type, "choices": choices, "metavar": None if choices else METAVARS[value_type]}
-        usual |= {"nargs": nargs} if nargs else {}
-    text = option_help(field, field_texts(config_class).get(name, ""), default_text)
-    group.add_argument(flag, *other_flags, dest=name, help=text, **usual | syntax)
-
-
-def option_type(annotation: Any) -> tuple[type[Any], str | None]:
-    """Return the type of one value and argparse's nargs: tuple[int, ...] | None -> (int, "+")."""
+    annotation, choices = get_type_hints(config_class)[name], field.metadata.get("choices")
     if NoneType in get_args(annotation):
         [annotation] = [one for one in get_args(annotation) if one is not NoneType]
-    return (get_args(annotation)[0], "+") if get_origin(annotation) is tuple else (annotation, None)
+    usual: dict[str, Any] = {"type": annotation, "choices": choices}
+    if annotation is bool:
+        usual = {"action": BooleanOptionalAction}
+    elif get_origin(annotation) is tuple:
+        usual = {"type": get_args(annotation)[0], "nargs": "+"}
+    if not choices and annotation is not bool:
+        usual["metavar"] = METAVARS[usual["type"]]
+    text = option_help(field, field_texts(config_class).get(name, ""), default_text)
+    group.add_argument(f"--{name.replace('_', '-')}", help=text, **usual | syntax)
 
 
 def field_texts(config_class: type[Any]) -> dict[str, str]:
@@ -98,12 +84,9 @@ def option_help(field: Field[Any], text: str, default_text: str = "{}") -> str:
     """Return the help of an option: the text of its field and, if there is one, the default."""
     for registry, entries in REGISTRIES.items():
         text = text.replace(f"an entry of {registry}", ", ".join(entries))
-    text = text.removesuffix(".")
     text = re.sub(r"`(\w+)`", lambda match: f"--{match[1].replace('_', '-')}", text).replace("%", "%%")
-    text, _, explained = text.partition(f"; {False if field.default is True else field.default}: ")
-    if field.default is True:
-        text, explained = explained, text
-    if not explained and type(field.default) in (int, float, str):  # not None, False or ()
+    text, _, explained = text.removesuffix(".").partition("; None: ")
+    if isinstance(field.default, bool | int | float | str):  # not None or ()
         explained = f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
     return f"{text}; default: {default_text.format(explained)}" if explained else text
 
@@ -266,25 +249,20 @@ def load_word_vectors(args: Namespace, path: Path) -> SentenceEncoder:
 # -------------------------------------------------------------------------------------------------- the tasks
 
 
-def add_task_options(p: CommandLineParser, default: str, split: bool = True) -> None:
+def add_task_options(p: CommandLineParser, default: str) -> None:
     """Add the options that name the tasks to score on: --task, --data, --data-root and --score-range.
 
     default: description of the tasks without --task.
     """
     group = p.add_argument_group("tasks")
-    group.add_argument("--task", nargs="+", help=f"{describe_tasks()}; default: {default}")
-    if split:
-        group.add_argument("--split", choices=SPLITS, default="test", help="split of the task to score")
-    add_data_folder_options(p, group)
-
-
-def describe_tasks() -> str:
-    """Return the names of all tasks, by type, and of the groups of tasks."""
-    names: dict[str, list[str]] = {}  # type of a task -> names
+    types: dict[str, list[str]] = {task.task_type: [] for task in TASKS.values()}
     for name, task in TASKS.items():
-        names.setdefault(task.task_type, []).append(name)
-    lists = [f"{task_type}: {', '.join(tasks)}" for task_type, tasks in names.items()]
-    return "; ".join([*lists, f"groups of these tasks: {', '.join(GROUPS)}"])
+        types[task.task_type].append(name)
+    lists = [f"{task_type}: {', '.join(names)}" for task_type, names in types.items()]
+    names = "; ".join([*lists, f"groups of these tasks: {', '.join(GROUPS)}"])
+    group.add_argument("--task", nargs="+", help=f"{names}; default: {default}")
+    group.add_argument("--split", choices=SPLITS, default="test", help="split of the task to score")
+    add_data_folder_options(p, group)
 
 
 def tasks_from_args(
@@ -352,8 +330,6 @@ def make_training_free_encoders(
     other, *words = args.interpolate
     try:
         weights = [float(word) for word in words] or [0.5]
-        if not all(map(math.isfinite, weights)):
-            raise ValueError
     except ValueError:
         message = f"interpolate {' '.join(args.interpolate)}: give a model, then the weights as numbers"
         raise InputError(message, "interpolate") from None

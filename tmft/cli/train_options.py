@@ -38,8 +38,8 @@ GROUPS = {
     "memory and speed": "mini_batch_size freeze_layers cuda_graphs",
     "several tasks": "task_sampling loss_weights gradient_surgery",
     "one model for several layers and dimensions": "all_layers matryoshka_dims",
-    "optimization": "epochs batch_size lr",
-    "more of optimization": "precision weight_decay warmup_ratio max_grad_norm optimizer lr_schedule",
+    "optimization": "epochs batch_size lr precision weight_decay warmup_ratio max_grad_norm optimizer "
+    "lr_schedule",
     f"pre-training (--task {', '.join(PRETRAINING_TASKS)})": "from_scratch vocab_size generator_size steps "
     "gradient_accumulation_steps save_steps save_fp16",
 }
@@ -52,13 +52,7 @@ SYNTAX: dict[str, dict[str, Any]] = {
         f"{FROM_SCRATCH_DEFAULTS['max_length']}",
     },
     "keep_layers": {"type": parse_keep_layers, "nargs": None, "metavar": "I,J,..."},
-    "init_from": {"metavar": "RUN"},
     "freeze_layers": {"nargs": "?", "const": -1},
-    "teacher": {"metavar": "MODEL"},
-    "second_teacher": {"metavar": "MODEL"},
-    "from_scratch": {"metavar": "MODEL"},
-    "rescale_to_labels": {"other_flags": ["--rescale-scores"]},
-    "save_fp16": {"default": False},
 }
 # The tasks whose objective learns from a teacher; the first one is the default if there is a --teacher.
 TEACHER_TASKS = [name for name, task in TASKS.items() if find_objective(task).needs_teacher]
