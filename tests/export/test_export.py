@@ -5,6 +5,7 @@ import re
 import sys
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -140,7 +141,7 @@ MISTAKES = {
         "write": lambda model, *options: format.write(without_last_layer(model), *options),
     },
     "in the encoder": lambda format: {
-        "open": lambda folder: lambda texts: format.open(folder)(texts)[:, ::-1].copy(),
+        "embed": lambda folder, texts: format.embed(folder, texts)[:, ::-1].copy(),
     },
 }
 
@@ -275,15 +276,15 @@ def test_onnx_runtime_gives_the_same_embeddings_for_batches_of_any_shape(
     export(model, tmp_path / "x", "onnx")
     assert capfd.readouterr().err == ""  # the exporter prints the graph of some models
     assert not (tmp_path / "x/model.safetensors").exists()
-    opened = FORMATS["onnx"].open(tmp_path / "x")
+    embed = partial(FORMATS["onnx"].embed, tmp_path / "x")
     expected = model.encode(LONG)
-    assert_same_embeddings(opened(LONG), expected, tolerance=1e-5)
+    assert_same_embeddings(embed(LONG), expected, tolerance=1e-5)
     for number in (0, -2, -1):  # one text, short or long
-        assert_same_embeddings(opened([LONG[number]]), expected[[number]], tolerance=1e-5)
+        assert_same_embeddings(embed([LONG[number]]), expected[[number]], tolerance=1e-5)
     many = 9 * LONG
-    assert_same_embeddings(opened(many), model.encode(many), tolerance=1e-5)
+    assert_same_embeddings(embed(many), model.encode(many), tolerance=1e-5)
     monkeypatch.setattr("tmft.export.onnx.padded_batch", left_padded_batch)
-    assert_same_embeddings(opened(LONG), expected, tolerance=1e-5)
+    assert_same_embeddings(embed(LONG), expected, tolerance=1e-5)
 
 
 @pytest.mark.slow
@@ -302,9 +303,9 @@ def test_a_graph_takes_half_of_the_space_in_float16_and_a_quarter_by_the_recipe_
     graph, path = Path("graph/onnx/model.onnx"), Path("graph/onnx/model_qint8_avx512_vnni.onnx")
     sizes = [file.stat().st_size for file in (graph, Path("half/onnx/model.onnx"), path)]
     assert sizes[1] < 0.55 * sizes[0] and sizes[2] < 0.3 * sizes[0]
-    assert 0 < np.abs(FORMATS["onnx"].open(Path("half"))(LONG) - expected).max() < 1e-2
+    assert 0 < np.abs(FORMATS["onnx"].embed(Path("half"), LONG) - expected).max() < 1e-2
     path.replace(graph)
-    found = FORMATS["onnx"].open(Path("graph"))(LONG)
+    found = FORMATS["onnx"].embed(Path("graph"), LONG)
     assert 0.99 < torch.cosine_similarity(*map(torch.from_numpy, (found, expected))).min() < 1 - 1e-6
     nodes = sys.modules["onnx"].load(graph).graph.node
     assert {node.op_type for node in nodes if "MatMul" in node.op_type} == {"MatMulInteger", "MatMul"}
@@ -362,23 +363,6 @@ def run_with_engine_alone(card) -> None:
     lines = card.read_text().splitlines()
     ours = [line for line in lines if "SentenceTransformer" not in line and "model.encode" not in line]
     card.write_text("\n".join(ours))
-
-
-def test_the_hub_reads_the_metadata_of_a_card(tmp_path):
-    from huggingface_hub import ModelCard
-
-    card_data = ModelCardData(
-        base="google/electra-base-discriminator@main", scores=(("stsb: a", "test", "spearman", 0.78125),)
-    )
-    export(tiny_model(), tmp_path / "x", card_data=card_data)
-    data = ModelCard.load(tmp_path / "x/README.md").data
-    assert data.base_model == "google/electra-base-discriminator"
-    assert (data.pipeline_tag, data.library_name) == ("sentence-similarity", "sentence-transformers")
-    [result] = data.eval_results
-    found = result.dataset_name, result.dataset_split, result.metric_type, result.metric_value
-    assert found == ("stsb: a", "test", "spearman", 78.12)
-    text = (tmp_path / "x/README.md").read_text()
-    assert text.startswith("---\n") and "path/to/this/folder" in text
 
 
 def test_of_random_weights_no_base_is_claimed(tmp_path):

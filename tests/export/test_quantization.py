@@ -160,15 +160,6 @@ def test_a_cpu_on_which_bf16_is_faster_says_so(monkeypatch, caplog):
     assert "int8: this CPU has AMX, with which bfloat16 is faster" in caplog.text
 
 
-@can_int8
-def test_the_command_scores_in_8_bits(tiny_folder, tiny_data, capsys):
-    def scored(*more) -> str:
-        evaluate.main([str(tiny_folder), "--data", str(tiny_data), *more])
-        return capsys.readouterr().out.splitlines()[-1]
-
-    assert scored("--dtype", "int8").split()[:2] == scored().split()[:2]
-
-
 def test_a_model_in_8_bits_is_not_saved_or_exported(tiny_folder, tmp_path):
     with pytest.raises(InputError, match="--dtype int8 and --save: weights of 8 bits cannot be saved"):
         evaluate.main([str(tiny_folder), "--dtype", "int8", "--save", str(tmp_path / "x")])

@@ -14,7 +14,6 @@ from pathlib import Path
 import torch
 
 from tmft.cli.parser import CommandLineParser
-from tmft.errors import SEED_RANGE, check_range
 from tmft.io.atomic import check_output_folder, replacing_files
 from tmft.pretraining.corpus import read_nonempty_lines
 from tmft.sentence_encoder import SentenceEncoder
@@ -24,9 +23,8 @@ from tmft.students.narrow_models import HEAD_SIZE, narrow_student
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     check_output_folder(args.folder, is_new=True)
-    check_range("seed", args.seed, *SEED_RANGE)
     teacher, lines = SentenceEncoder.from_pretrained(args.teacher), list(read_nonempty_lines(args.text))
-    torch.manual_seed(args.seed)
+    torch.manual_seed(0)
     student = narrow_student(
         teacher, lines, args.num_layers, args.hidden_size, args.vocab_size, args.max_length
     )
@@ -36,10 +34,7 @@ def main(argv: list[str] | None = None) -> None:
     tokens = len(student.tokenizer.vocabulary)
     parameters = sum(parameter.numel() for parameter in student.parameters())
     shape = f"{args.num_layers} layers of {args.hidden_size}"
-    print(f"{shape}, {tokens:,} tokens, {parameters:,} parameters")
-    text = " ".join(map(str, args.text))
-    print(f"wrote {args.folder}, untrained\n")
-    print(f"train it: python train.py --ckpt {args.folder} --teacher {args.teacher} --text {text} --lr 2e-3")
+    print(f"wrote {args.folder}: {shape}, {tokens:,} tokens, {parameters:,} parameters, untrained")
 
 
 # fmt: off
@@ -56,6 +51,5 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
                    "default: 8192")
     p.add_argument("--max-length", type=int, metavar="TOKENS", default=128, help="truncate sentences to this "
                    "number of tokens; default: 128")
-    p.add_argument("--seed", type=int, default=0, help="of the random weights; default: 0")
     return p.parse_args(argv)
 # fmt: on

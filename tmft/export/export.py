@@ -22,7 +22,7 @@ from tmft.checkpoints.save import save_tensors
 from tmft.checkpoints.weights import DTYPES
 from tmft.errors import InputError, check_choice
 from tmft.export import numpy_encoder
-from tmft.export.onnx import ONNX_FILE, open_onnx, require_onnx_support, write_onnx
+from tmft.export.onnx import ONNX_FILE, embed_with_onnx, require_onnx_support, write_onnx
 from tmft.io.atomic import check_output_folder, replacing_files, write_file
 from tmft.models.families import FAMILIES, convert_to_bert, empty_encoder
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
@@ -39,13 +39,13 @@ class ExportFormat:
 
     prepare: converts a model to one that the format can express; raises InputError if that is not possible.
     write: writes the converted model into a folder, with weights of this dtype.
-    open: loads such a folder and returns its encode function: N sentences -> (N, D) float32.
+    embed: returns the embeddings of N sentences by such a folder, (N, D) float32.
     dtypes: entries of DTYPES, "int4" or "int8"; the first one is the default.
     """
 
     prepare: Callable[[SentenceEncoder], SentenceEncoder]
     write: Callable[[SentenceEncoder, Path, str], None]
-    open: Callable[[Path], Callable[[Sequence[str]], np.ndarray]]
+    embed: Callable[[Path, Sequence[str]], np.ndarray]
     dtypes: tuple[str, ...] = tuple(DTYPES)
 
 
@@ -93,40 +93,36 @@ def write_compact(model: SentenceEncoder, folder: Path, dtype: str) -> None:
     shutil.copyfile(numpy_encoder.__file__, folder / ENCODER_FILE)
 
 
-def load_tmft(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
-    """Load a folder as a SentenceEncoder and return its encode function."""
-    model = SentenceEncoder.from_pretrained(folder)
-    return lambda sentences: np.asarray(model.encode(sentences))
+def embed_with_tmft(folder: Path, sentences: Sequence[str]) -> np.ndarray:
+    """Return the embeddings of sentences by a folder that tmft opens."""
+    return np.asarray(SentenceEncoder.from_pretrained(folder).encode(sentences))
 
 
-def open_compact(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
-    """Load the encoder of a compact folder and return its encode function.
+def embed_with_numpy(folder: Path, sentences: Sequence[str]) -> np.ndarray:
+    """Return the embeddings of sentences by the encode.py of a compact folder.
 
-    It raises InputError unless tmft computes the same from the same rounded weights. Raises InputError for a
-    model that encode.py cannot compute.
+    Raises InputError for a model that encode.py cannot compute, and unless tmft computes the same from the
+    same rounded weights.
     """
     try:
-        encoder, encode = numpy_encoder.Encoder(folder), load_tmft(folder)
+        embeddings = numpy_encoder.Encoder(folder).encode(sentences)
     except ValueError as error:
         reason = str(error).removeprefix(f"{folder}: ")
         problem = f"format compact: {ENCODER_FILE} cannot compute this model ({reason})"
         raise InputError(f"{problem}: choose `format` onnx", "format") from None
-
-    def encode_and_compare(sentences: Sequence[str]) -> np.ndarray:
-        embeddings = encoder.encode(sentences)
-        check_cosines(embeddings, encode(sentences), "float32", ENCODER_FILE)
-        return embeddings
-
-    return encode_and_compare
+    check_cosines(embeddings, embed_with_tmft(folder, sentences), "float32", ENCODER_FILE)
+    return embeddings
 
 
 # ------------------------------------------------------------------------------------------- all formats
 
 FORMATS = {
-    "sentence-transformers": ExportFormat(lambda model: model, SentenceEncoder.save_pretrained, load_tmft),
-    "bert": ExportFormat(to_bert, SentenceEncoder.save_pretrained, load_tmft),
-    "onnx": ExportFormat(require_onnx_support, write_onnx, open_onnx, ("float32", "float16")),
-    "compact": ExportFormat(prepare_compact, write_compact, open_compact, ("int4", "int8")),
+    "sentence-transformers": ExportFormat(
+        lambda model: model, SentenceEncoder.save_pretrained, embed_with_tmft
+    ),
+    "bert": ExportFormat(to_bert, SentenceEncoder.save_pretrained, embed_with_tmft),
+    "onnx": ExportFormat(require_onnx_support, write_onnx, embed_with_onnx, ("float32", "float16")),
+    "compact": ExportFormat(prepare_compact, write_compact, embed_with_numpy, ("int4", "int8")),
 }
 
 
@@ -167,7 +163,7 @@ def export(
         graphs = [name for name in (ONNX_FILE, ENCODER_FILE) if (new / name).exists()]
         card = sentence_model_card(converted, card_data, PLACEHOLDER_PATH, *graphs)
         write_file(new / "README.md", card)
-        embeddings = export_format.open(new)(sentences)
+        embeddings = export_format.embed(new, sentences)
         check_finite_embeddings(embeddings, sentences, source)
         check_cosines(embeddings, expected, dtype, source)
     return embeddings

@@ -110,8 +110,6 @@ class Encoder:
         """
         if not isinstance(sentences, list | tuple) or not all(isinstance(text, str) for text in sentences):
             raise ValueError("sentences: give a list of strings")
-        for sentence in sentences:
-            sentence.encode()  # half a character (a surrogate) is a ValueError
         name = prompt_name or self.default_prompt_name
         if name is not None and name not in self.prompts:
             raise ValueError(f"prompt_name {name!r}: choose one of {', '.join(self.prompts)}")

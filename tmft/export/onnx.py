@@ -10,8 +10,7 @@ Letters in this file: N sentences, B sentences in a batch, T tokens, D dimension
 
 import importlib
 import logging
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from copy import deepcopy
 from io import StringIO
@@ -91,14 +90,12 @@ def require_package(package_name: str) -> ModuleType:
 
 
 @contextmanager
-def suppress_exporter_warnings():
-    """Suppress what torch.onnx writes in a with block: warnings about packages that are not installed, and
-    for some models the whole graph on stderr. An exception still leaves the block."""
+def suppress_exporter_messages() -> Iterator[None]:
+    """Suppress what torch.onnx writes in a with block: that packages are not installed, and whole graphs."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings(), redirect_stderr(StringIO()):
-            warnings.simplefilter("ignore")
+        with redirect_stderr(StringIO()):
             yield
     finally:
         logging.disable(before)
@@ -115,7 +112,7 @@ def write_onnx(model: SentenceEncoder, folder: Path, dtype: str) -> None:
     mask[1, 3:] = 0
     batch, tokens = torch.export.Dim("batch", min=1, max=2**15), torch.export.Dim("tokens", min=2)
     (folder / ONNX_FILE).parent.mkdir()
-    with suppress_exporter_warnings(), torch.no_grad():
+    with suppress_exporter_messages(), torch.no_grad():
         graph(ids, mask)  # raises InputError for what the model refuses, such as a T5 in float16
         torch.onnx.export(
             graph,
@@ -130,10 +127,10 @@ def write_onnx(model: SentenceEncoder, folder: Path, dtype: str) -> None:
         )
 
 
-def open_onnx(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
-    """Open an exported folder with ONNX Runtime on the CPU, and return its encode function.
+def embed_with_onnx(folder: Path, sentences: Sequence[str]) -> np.ndarray:
+    """Return the embeddings of N sentences by the graph in a folder, (N, D) float32, on the CPU.
 
-    N sentences, with the default prompt of the model, become (N, D) float32.
+    The sentences get the default prompt of the model.
     """
     model_folder = ModelFolder(folder)
     config = read_settings(model_folder)
@@ -141,18 +138,14 @@ def open_onnx(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
     assert max_length is not None  # write_onnx has stated it
     tokenizer = load_tokenizer(model_folder, config.lower_case, max_length)
     prompt = Prompt(choose_prompt(config.prompts, config.default_prompt_name), tokenizer)
+    token_ids = prompt([*sentences], max_length)[0]
     runtime = require_package("onnxruntime")
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors only
     session = runtime.InferenceSession(str(folder / ONNX_FILE), options, ["CPUExecutionProvider"])
-
-    def encode(sentences: Sequence[str]) -> np.ndarray:
-        token_ids = prompt([*sentences], max_length)[0]
-        batches = (token_ids[start : start + BATCH_SIZE] for start in range(0, len(token_ids), BATCH_SIZE))
-        inputs = (padded_batch(batch, tokenizer.pad_id) for batch in batches)
-        return np.concatenate([session.run(OUTPUTS[1:], one)[0] for one in inputs])
-
-    return encode
+    batches = (token_ids[start : start + BATCH_SIZE] for start in range(0, len(token_ids), BATCH_SIZE))
+    inputs = (padded_batch(batch, tokenizer.pad_id) for batch in batches)
+    return np.concatenate([session.run(OUTPUTS[1:], one)[0] for one in inputs])
 
 
 def padded_batch(token_ids: Sequence[list[int]], pad_id: int) -> dict[str, np.ndarray]:
