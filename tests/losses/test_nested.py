@@ -1,12 +1,10 @@
 """Every layer and the first dimensions at once: the losses against runs of each alone, and the cut model."""
 
-import json
 from dataclasses import replace
 
 import pytest
 import torch
 from conftest import (
-    ROOT,
     SENTENCES,
     WITHOUT_DROPOUT,
     embed_columns,
@@ -15,8 +13,6 @@ from conftest import (
     training_task,
 )
 
-import evaluate
-import train
 from tmft.data import Examples
 from tmft.errors import InputError
 from tmft.loop import fit
@@ -225,22 +221,3 @@ def test_a_mean_of_layers_cannot_be_trained_at_all_layers():
     model.layers = (1, 2)
     with pytest.raises(InputError, match="all_layers: the model averages several layers"):
         nested(model)
-
-
-@pytest.mark.slow
-def test_one_run_opens_at_any_layer_and_any_dimensions(tmp_path, capsys):
-    where = ["--ckpt", str(ROOT / "data/twins/mlm"), "--output-dir", str(tmp_path)]
-    how = "--layer 3 --task sample --lr 3e-4 --epochs 2 --all-layers mean --matryoshka-dims 16 64"
-    train.main([*where, *how.split()])
-    run = tmp_path / "mlm-sample-layer3-seed0"
-    capsys.readouterr()
-    cut = "--task sample --layer 1 --truncate-dim 16".split()
-    evaluate.main([str(run), *cut, "--save", str(tmp_path / "cut")])
-    asked = capsys.readouterr().out
-    views = json.loads((run / "result.json").read_text())["test"]["sub_embeddings"]
-    assert f"{100 * views['layer 1 first 16']:.2f}" in asked
-    assert "| layer 1 first 16 | " in (run / "README.md").read_text()
-    evaluate.main([str(tmp_path / "cut"), "--task", "sample"])
-    assert capsys.readouterr().out.splitlines()[-1] == next(
-        line for line in asked.splitlines() if line.lstrip().startswith("sample")
-    )

@@ -114,13 +114,11 @@ def array(shape: str, descr: str = "<f8", data: bytes = bytes(80)) -> bytes:
     ("predicted", "words"),
     [
         (array("(10,)", "O"), "allow_pickle=False"),  # what could run code is not read
-        (array("(10000000000000000000000,)"), "cannot be read"),
         (b"no array", "cannot be read"),
         (array("(2, 5)"), "two arrays of numbers"),
-        (array("(10,)", "M8[s]"), "two arrays of numbers"),
     ],
 )
-def test_a_damaged_or_huge_predictions_file_is_one_clear_line(predicted, words, tmp_path):
+def test_a_damaged_predictions_file_is_one_clear_line(predicted, words, tmp_path):
     with zipfile.ZipFile(tmp_path / PREDICTIONS_FILE, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("predicted.npy", predicted)
         file.writestr("labels.npy", array("(10,)"))
