@@ -26,6 +26,7 @@ import torch  # noqa: E402
 from processes import run_forked  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
+from tmft.checkpoints.load import load_encoder_with_report  # noqa: E402
 from tmft.checkpoints.tokenizers import load_tokenizer  # noqa: E402
 from tmft.data import Examples  # noqa: E402
 from tmft.io.distributed import single_process  # noqa: E402
@@ -133,6 +134,11 @@ def vocabulary_folder(**settings) -> Path:
     if settings:
         (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     return folder
+
+
+def load_encoder(folder, layer: int | None = None, dtype: str | torch.dtype = torch.float32):
+    """The encoder with the first layers of a checkpoint, without the report."""
+    return load_encoder_with_report(folder, layer, dtype=dtype)[0]
 
 
 def stored_weights(folder: Path) -> dict[str, torch.Tensor]:

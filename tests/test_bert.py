@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import VOCABULARY, assert_equal_hidden_states, tiny_config
+from conftest import VOCABULARY, assert_equal_hidden_states, load_encoder, tiny_config
 from random_configs import RANDOM_CONFIGS
 
 from tmft.bert import BertEncoder
-from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.models.families import config_from_dict
 

@@ -6,12 +6,11 @@ from itertools import takewhile
 
 import numpy as np
 import pytest
-from conftest import ROOT, assert_equal_hidden_states, open_in_transformers
+from conftest import ROOT, assert_equal_hidden_states, load_encoder, open_in_transformers
 
 import cka
 import evaluate
 from tmft import InputError, SentenceEncoder
-from tmft.checkpoints.load import load_encoder
 from tmft.cli import report_command
 from tmft.evaluation.evaluators import ISOTROPY_METRICS
 from tmft.runs.result_json import read_result

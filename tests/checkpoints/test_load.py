@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from conftest import store_weights, stored_weights
+from conftest import load_encoder, store_weights, stored_weights
 
-from tmft.checkpoints.load import load_encoder, load_encoder_with_report
+from tmft.checkpoints.load import load_encoder_with_report
 from tmft.encoder import EncoderConfig
 from tmft.errors import InputError
 from tmft.models.families import config_from_dict, parameter_counts

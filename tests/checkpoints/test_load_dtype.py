@@ -12,6 +12,7 @@ from conftest import (
     SENTENCES,
     assert_same_embeddings,
     fit_with_options,
+    load_encoder,
     store_weights,
     stored_weights,
     tiny_model,
@@ -20,7 +21,7 @@ from conftest import (
 from test_weights import to_bin
 
 from tmft.checkpoints import weights as weights_module
-from tmft.checkpoints.load import load_encoder, load_encoder_with_report, random_encoder_with_report
+from tmft.checkpoints.load import load_encoder_with_report, random_encoder_with_report
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.save import save_encoder, weight_bytes
 from tmft.checkpoints.weights import MAX_CHECKED_ROWS, check_finite_weight

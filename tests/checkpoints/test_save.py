@@ -4,9 +4,8 @@ import json
 
 import pytest
 import torch
-from conftest import stored_weights, tiny_model
+from conftest import load_encoder, stored_weights, tiny_model
 
-from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.save import save_encoder
 from tmft.embedding.modules import Dense
 from tmft.errors import InputError

@@ -7,10 +7,9 @@ import shutil
 
 import pytest
 import torch
-from conftest import store_weights, stored_weights
+from conftest import load_encoder, store_weights, stored_weights
 from safetensors.torch import save_file
 
-from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.errors import InputError
 

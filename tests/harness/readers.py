@@ -15,12 +15,11 @@ from random import Random
 
 import numpy as np
 import torch
-from conftest import PAIRS, ROOT, SENTENCES, VOCABULARY, tiny_model, vocabulary_folder
+from conftest import PAIRS, ROOT, SENTENCES, VOCABULARY, load_encoder, tiny_model, vocabulary_folder
 from safetensors.torch import load_file, save_file
 from tokenizer_forms import FORMS
 
 from tmft.callbacks import BestWeights
-from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.tokenizers import load_tokenizer, tokenizer_to_files
 from tmft.data import read_examples

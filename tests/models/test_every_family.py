@@ -19,6 +19,7 @@ from conftest import (
     SENTENCES,
     assert_same_embeddings,
     fit_with_options,
+    load_encoder,
     padded,
     training_task,
     vocabulary_folder,
@@ -29,7 +30,6 @@ from random_configs import LONGEST, RANDOM_CONFIGS
 from safetensors.torch import load_file
 from torch import nn
 
-from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import Examples
 from tmft.errors import InputError

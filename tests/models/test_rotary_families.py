@@ -10,13 +10,14 @@ import pytest
 import torch
 from conftest import (
     VOCABULARY,
+    load_encoder,
     open_in_transformers,
     store_weights,
     stored_weights,
     tiny_config,
 )
 
-from tmft.checkpoints.load import load_encoder, load_encoder_with_report
+from tmft.checkpoints.load import load_encoder_with_report
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.save import save_encoder
 from tmft.errors import InputError

@@ -8,13 +8,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import torch
-from conftest import VOCABULARY, open_in_transformers, tiny_config
+from conftest import VOCABULARY, load_encoder, open_in_transformers, tiny_config
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_configs import RANDOM_CONFIGS
 from safetensors.torch import load_file, save_file
 
-from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.encoder import EncoderConfig
 from tmft.errors import InputError

@@ -4,6 +4,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from tmft.errors import InputError, describe_error, did_you_mean
@@ -51,9 +52,6 @@ class HubRepository:
     hub_id: [owner/]name[@revision]. problem: why nothing can be downloaded, as a clause with a remedy; "" if
     the hub can be used; None: ask the hub.
     """
-
-    hub_id: str
-    problem: str
 
     def __init__(self, hub_id: str, problem: str | None = None):
         self.hub_id = hub_id
@@ -106,43 +104,33 @@ class HubRepository:
 
         try:
             with silence_hub():
-                offline = bool(self.problem)
-                return Path(
-                    hf_hub_download(
-                        self.repository, file_name, revision=self.revision, local_files_only=offline
-                    )
-                )
-        except errors.LocalEntryNotFoundError as error:  # a kind of EntryNotFoundError
-            if self.problem:
+                download = partial(hf_hub_download, self.repository, revision=self.revision)
+                return Path(download(file_name, local_files_only=bool(self.problem)))
+        except errors.EntryNotFoundError as error:
+            if self.problem or not isinstance(error, errors.LocalEntryNotFoundError):
                 return None
-            raise self.unexpected_answer(error.__cause__ or error) from None
-        except errors.EntryNotFoundError:
-            return None
+            problem = unexpected_answer(self.hub_id, error.__cause__ or error)
         except errors.GatedRepoError:
-            raise InputError(
-                f"{self.hub_id} is gated: accept its terms on the hub, then set HF_TOKEN"
-            ) from None
+            problem = f"{self.hub_id} is gated: accept its terms on the hub, then set HF_TOKEN"
         except errors.RepositoryNotFoundError:
             raise UnknownCheckpoint(
                 f"no folder {self.hub_id}, and no such checkpoint on the hub: check the spelling, "
                 f"or set HF_TOKEN if it is private{did_you_mean(self.repository, KNOWN_CHECKPOINTS)}"
             ) from None
         except errors.RevisionNotFoundError:
-            raise InputError(
-                f"{self.repository} has no revision {self.revision!r} on the hub: check the part after @"
-            ) from None
+            problem = f"{self.repository} has no revision {self.revision!r} on the hub: check what is after @"
         except errors.HFValidationError:
-            raise InputError(
+            problem = (
                 f"no folder {self.hub_id}, and it is not a hub id: write owner/name or an existing folder"
-            ) from None
+            )
         except Exception as error:  # its type depends on the HTTP library that huggingface-hub uses
-            raise self.unexpected_answer(error) from None
+            problem = unexpected_answer(self.hub_id, error)
+        raise InputError(problem)
 
-    def unexpected_answer(self, error: BaseException) -> InputError:
-        """Return the error for an answer of the hub that huggingface-hub cannot use."""
-        return InputError(
-            f"{self.hub_id}: the hub did not answer as expected ({describe_error(error)}): try again later"
-        )
+
+def unexpected_answer(hub_id: str, error: BaseException) -> str:
+    """Return the message for an answer of the hub that huggingface-hub cannot use."""
+    return f"{hub_id}: the hub did not answer as expected ({describe_error(error)}): try again later"
 
 
 def is_offline() -> bool:

@@ -48,25 +48,6 @@ class LoadReport:
         return f"loaded the embeddings and {self.depth}: {loaded}; not loaded: {ignored}"
 
 
-def load_encoder(
-    checkpoint: str | os.PathLike[str], layer: int | None = None, dtype: str | torch.dtype = torch.float32
-) -> BaseEncoder:
-    """Return the encoder with the first `layer` layers of a checkpoint, on the CPU and in evaluation mode.
-
-    checkpoint: a hub id with an optional @revision, or a folder. layer: 0 to the number of layers in the
-    checkpoint; None means all. Tensors of higher layers are never read. dtype: see load_encoder_with_report.
-    Raises InputError if a tensor is missing, unknown or of the wrong shape, or if a file cannot be read.
-
-    Example:
-
-    >>> encoder = load_encoder("data/twins/mlm", layer=2)
-    >>> input_ids = torch.tensor([[2, 9, 7, 3]])
-    >>> encoder(input_ids, torch.ones_like(input_ids)).shape  # (B, T, D)
-    torch.Size([1, 4, 128])
-    """
-    return load_encoder_with_report(checkpoint, layer, dtype=dtype)[0]
-
-
 def load_encoder_with_report(
     checkpoint: str | os.PathLike[str] | ModelFolder,
     layer: int | None = None,

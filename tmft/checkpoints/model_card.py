@@ -147,7 +147,8 @@ def describe_compatibility(model: "SentenceEncoder") -> str:
         notes.append(f"weights tokens differently before the pooling {model.pooling!r}")
     sentences = [f"sentence-transformers {note}." for note in notes]
     config, layers = model.encoder.config, len(model.encoder.layers)
-    if layers < FAMILIES[config.model_type].min_layers:
+    family = FAMILIES[config.model_type]
+    if layers < family.min_layers:
         sentences.append(f"transformers cannot run a {config.model_type} of {layers} layers; tmft can.")
     elif "decoder" in config.components:
         sentences.append(

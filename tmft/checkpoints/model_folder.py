@@ -84,16 +84,11 @@ class ModelFolder:
     repository on the hub from which missing files are downloaded; None for a local folder.
     """
 
-    path: Path
-    name: str
-    repository: HubRepository | None
-    # Of each file that was looked for: what changes when it is written or replaced, None if it was absent.
-    states: dict[str, tuple[int, int, int] | None]
-    contents: dict[str, Any]  # of each JSON file that was read
-
     def __init__(self, path: Path, name: str = "", repository: HubRepository | None = None):
         self.path, self.name, self.repository = path, name or str(path), repository
-        self.states, self.contents = {}, {}
+        # Of each file that was looked for: what changes when it is replaced, None if it was absent.
+        self.states: dict[str, tuple[int, int, int] | None] = {}
+        self.contents: dict[str, Any] = {}  # of each JSON file that was read
 
     @classmethod
     def open(cls, checkpoint: "str | os.PathLike[str] | ModelFolder", weights: bool = True) -> "ModelFolder":

@@ -125,8 +125,6 @@ def push_sentence_encoder(model: "SentenceEncoder", repo_id: str, private: bool)
                 problem = f"the repository {repo_id} was created on the hub, but the upload failed"
                 write_file(folder / "README.md", sentence_model_card(model, name=repo_id))
                 api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message="Upload with tmft")
-        except InputError:
-            raise
         except Exception as error:  # its type depends on the HTTP library that huggingface-hub uses
             remedy = "check the name, the network and the token (HF_TOKEN, or hf auth login)"
             raise InputError(f"{problem} ({describe_error(error)}): {remedy}", "repo_id") from None

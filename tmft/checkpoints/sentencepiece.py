@@ -25,7 +25,7 @@ from tmft.errors import InputError
 
 VARINT, EIGHT_BYTES, LENGTH, FOUR_BYTES = 0, 1, 2, 5  # wire types
 CONTROL, USER_DEFINED = 3, 4  # types of pieces: tokens such as [CLS]; symbols that are never split
-MODEL_TYPES = {1: "unigram", 2: "BPE", 3: "word", 4: "char"}
+UNIGRAM = 1  # a type of models; others are BPE, word and char
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,9 @@ def read_spm(path: Path) -> SentencePieceModel:
     trainer = dict(parse_protobuf(specs[2, LENGTH]))
     normalizer = dict(parse_protobuf(specs[3, LENGTH]))  # the last field: absent in a truncated file
 
-    model_type = MODEL_TYPES.get(trainer.get((3, VARINT), 1), "unknown")
-    if model_type != "unigram":
+    if trainer.get((3, VARINT), UNIGRAM) != UNIGRAM:
         raise InputError(
-            f"{path} is a {model_type} model: only unigram models are supported; open the checkpoint once in "
+            f"{path} is not a unigram model, which alone is supported: open the checkpoint once in "
             "transformers and save it, which writes tokenizer.json"
         )
     return SentencePieceModel(pieces, types, trainer.get((40, VARINT), 0), normalizer.get((2, LENGTH), b""))

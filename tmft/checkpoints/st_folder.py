@@ -365,12 +365,8 @@ def settings_to_files(
     """
     values, vocabulary = word_weights(model), model.tokenizer.vocabulary
     if dtype != torch.float32 and values is not None and [*model.head_modules.parameters()]:
-        name = str(dtype).removeprefix("torch.")
-        raise InputError(
-            f"dtype {name}: sentence-transformers cannot run {WORD_WEIGHTS} before a Dense in it, choose "
-            "float32",
-            "dtype",
-        )
+        problem = f"dtype {dtype}: sentence-transformers cannot run {WORD_WEIGHTS} before a Dense in it"
+        raise InputError(f"{problem}, choose float32", "dtype")
     is_static = not model.tokenizer.add_special_tokens
     # subfolder -> name of the class
     kinds = {"": STATIC_EMBEDDING} if is_static else {"": "Transformer", "1_Pooling": "Pooling"}
@@ -391,26 +387,16 @@ def settings_to_files(
         }
         weights["0_WordWeights"] = {"emb_layer.weight": values[:, None].clone()}
 
-    prompts = {
-        name: text.removesuffix("[X]")
-        for name, text in model.prompts.items()
-        if name not in prompt_templates(model)
-    }
+    prefixes = model.prompts.keys() - prompt_templates(model).keys()
+    prompts = {name: model.prompts[name].removesuffix("[X]") for name in model.prompts if name in prefixes}
     default_prompt_name = model.default_prompt_name if model.default_prompt_name in prompts else None
     contents["modules.json"] = [
         {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for n, (path, kind) in enumerate(kinds.items())
     ]
     if not is_static:
-        contents["1_Pooling/config.json"] = pooling_config(
-            model.pooling if is_supported(model.pooling) else "mean",
-            layer_mix_width(model.layers, model.encoder.config),
-            model.include_prompt,
-        )
-        contents["sentence_bert_config.json"] = {
-            "max_seq_length": model.max_length,
-            "do_lower_case": False,
-        }
+        contents["1_Pooling/config.json"] = pooling_config(model)
+        contents["sentence_bert_config.json"] = {"max_seq_length": model.max_length, "do_lower_case": False}
     contents["config_sentence_transformers.json"] = {
         # The oldest versions that read these files: sentence-transformers warns if its own version is older.
         "__version__": {"sentence_transformers": "2.0.0", "transformers": "4.6.1", "pytorch": "1.8.1"},
@@ -429,19 +415,15 @@ def settings_to_files(
     return files | {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}
 
 
-def pooling_config(pooling: str, hidden_size: int, include_prompt: bool) -> dict[str, Any]:
-    """Return the content of 1_Pooling/config.json for a pooling such as mean or max+mean.
-
-    hidden_size: the dimensions of the token vectors that are pooled. include_prompt: whether prompts are
-    pooled.
-    """
-    names = pooling.split("+")
-    config: dict[str, Any] = {"word_embedding_dimension": hidden_size}
+def pooling_config(model: "SentenceEncoder") -> dict[str, Any]:
+    """Return the content of 1_Pooling/config.json: the pooling of a model, or the mean if it is its own."""
+    names = model.pooling.split("+") if is_supported(model.pooling) else ["mean"]
+    width = layer_mix_width(model.layers, model.encoder.config)
+    config: dict[str, Any] = {"word_embedding_dimension": width}
     for name in dict.fromkeys([*POOLING_KEYS, *names]):
-        if (key := POOLINGS[name].sentence_transformers_key) is not None:
-            config[key] = name in names
+        config[str(POOLINGS[name].sentence_transformers_key)] = name in names
     if names != [name for name in CONCAT_ORDER if name in names]:  # in another order, or one of them twice
         config["pooling_mode"] = names
-    if not include_prompt:
+    if not model.include_prompt:
         config["include_prompt"] = False
     return config

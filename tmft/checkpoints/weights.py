@@ -59,11 +59,6 @@ class WeightFiles:
     index.
     """
 
-    path: Path
-    files: list[Path]
-    names: list[str]
-    file_by_name: dict[str, Path]
-
     def __init__(self, path: Path, index: dict[str, str]):
         self.path = path
         self.files = [path, *(path.parent / shard for shard in dict.fromkeys(index.values()))]

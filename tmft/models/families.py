@@ -149,7 +149,8 @@ def check_config_value(key: str, value: Any, kind: object) -> None:
         kind = next(part for part in get_args(kind) if part is not NoneType)
     if kind in VALUE_TYPES and value is not None:
         types, expected = VALUE_TYPES[kind]
-        if type(value) not in types or (type(value) in (int, float) and not value >= 0):
+        may_be_negative = kind is bool or kind is str or key.endswith("_token_id")  # -1 in some files
+        if type(value) not in types or not (may_be_negative or value >= 0):
             raise InputError(f"{key} is {short_repr(value)} (config.json): expected {expected}")
     if key.endswith("_layers") and value is not None and value > MAX_LAYERS:
         raise InputError(f"{key} is {short_repr(value)} (config.json): expected {MAX_LAYERS} or fewer")
