@@ -145,7 +145,7 @@ FORMS = {
     "duplicates of the course": ("quora-pairs", {"quora-train.csv": QUORA}, "quora-train.csv",
         {"train": [("A", "C")]}),
     "course, pairs": ("quora", {"quora-train.csv": QUORA, "quora-dev.csv": QUORA}, "",
-        in_splits([("0", '"Which?" he', "Why?", "aa"), ("1", "A", "C", "b")], ("train", "dev"))),
+        in_splits([("0.0", '"Which?" he', "Why?", "aa"), ("1", "A", "C", "b")], ("train", "dev"))),
     "course, texts": ("sst5",
         {"ids-sst-train.csv": COURSE_SST, "ids-sst-dev.csv": COURSE_SST, "ids-sst-test-student.csv": STUDENT},
         "",
@@ -154,7 +154,7 @@ FORMS = {
     "course, only dev": ("quora",
         {"quora-dev.csv": QUORA.split("\n")[0]
          + "".join(f"\n{n}\tid\ta {n}\tb\t{n % 2}.0" for n in range(20))}, "",
-        {split: [(str(n % 2), f"a {n}", "b", "id") for n in numbers]
+        {split: [(f"{n % 2}.0", f"a {n}", "b", "id") for n in numbers]
          for split, numbers in [("train", range(16)), ("dev", (16, 17)), ("test", (18, 19))]}),
     "SentEval, flat": ("senteval", SENTEVAL, "", READ_SENTEVAL),
     "SentEval, folders": ("senteval",
@@ -269,6 +269,7 @@ def test_a_changed_file_is_recognized_by_its_sha256(tmp_path, monkeypatch):
 def test_a_file_is_written_for_each_name_and_read_by_its_task(tmp_path, monkeypatch):
     for form, output in [
         ("course, texts", "(train 2, dev 2, unlabelled 2 texts)"),
+        ("course, pairs", "(train 2, dev 2 pairs)"),
         ("STS benchmark, original", "(train 2, dev 2, test 2 pairs)"),
         ("SimCSE", "(train 2 triplets)"),
         ("SentEval, flat", "trec/train 2, trec/test 2 texts)"),
@@ -293,6 +294,7 @@ def test_a_file_is_written_for_each_name_and_read_by_its_task(tmp_path, monkeypa
     )
     for task, split, text, label in [
         ("sst5", "dev", "A good film .", 3),
+        ("quora", "dev", '"Which?" he', 0),
         ("trec", "test", "What is café ?", 1),
         ("mr", "test", "café … a “b” .", 1),
         ("nli", "train", "A man, old", [0, 1, 2]),

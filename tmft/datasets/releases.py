@@ -25,7 +25,7 @@ from tmft.datasets.readers import REMEDY, ReleaseFile, Row, read_files, read_rel
 from tmft.errors import InputError
 from tmft.io.files import is_file, is_folder, reading
 from tmft.io.tables import read_columns
-from tmft.io.text import join_lines, parse_number, read_lines, read_table
+from tmft.io.text import join_lines, read_lines, read_table
 from tmft.tasks import PAIR_COLUMNS, TRIPLET_COLUMNS
 
 Splits = dict[str, list[Row]]  # name of a split, a subset or a data set -> its rows
@@ -179,8 +179,7 @@ def read_cs224n(folder: Path, prefix: str, label: str, texts: Sequence[str] = PA
     for split, name in CS224N_FILES.items():
         if is_file(path := folder / f"{prefix}-{name}.csv"):
             labels = () if split == "unlabelled" else (label,)
-            rows = read_release_file(path, course_file(path.name, (*labels, *texts, "id")))
-            splits[split] = [(without_decimals(row[0]), *row[1:]) for row in rows] if labels else rows
+            splits[split] = read_release_file(path, course_file(path.name, (*labels, *texts, "id")))
     if "dev" not in splits:
         raise InputError(f"{folder} has no {prefix}-dev.csv: name the folder with the files of the course")
     if "train" not in splits:
@@ -188,14 +187,6 @@ def read_cs224n(folder: Path, prefix: str, label: str, texts: Sequence[str] = PA
         dev_start, test_start = len(rows) * 8 // 10, len(rows) * 9 // 10
         return {"train": rows[:dev_start], "dev": rows[dev_start:test_start], "test": rows[test_start:]}
     return splits
-
-
-def without_decimals(cell: str) -> str:
-    """Return a number without the .0 that some files write at its end; other texts are returned unchanged."""
-    try:
-        return f"{parse_number(cell.strip()):.15g}"
-    except ValueError:
-        return cell
 
 
 labelled_file = partial(ReleaseFile, columns="label, space and text")
