@@ -35,6 +35,7 @@ Pre-training has no dev set: it saves the last weights.
 
 import sys
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 
 from tmft.cli.options import command_device, fields_from_args
@@ -44,6 +45,7 @@ from tmft.datasets.task_lookup import get_task, read_all_splits
 from tmft.io.distributed import Processes, init_distributed
 from tmft.io.files import PACKAGE_DATA
 from tmft.pretraining.pretraining_loop import PretrainingRecipe
+from tmft.runs.layer_search import plan_runs
 from tmft.runs.pretrain import PRETRAINING_TASKS, do_pretraining_runs
 from tmft.runs.run_config import (
     FROM_SCRATCH_DEFAULTS,
@@ -89,14 +91,16 @@ def fine_tune_all(args: Namespace, seeds: list[int], processes: Processes, diges
 
     with processes.main_process_first():  # the first process downloads what is absent
         data_name = Path(args.data or args.task).name.replace(" ", "+").replace(":", "-")
-        where = args.output_dir, args.run_name
-        runs = expand_grid(args.ckpt, args.layer, seeds, base_config, data_name, *where)
-        data = read_all_splits(task, args.dev_fraction)
+        make_runs = partial(expand_grid, data=data_name, output_dir=args.output_dir, run_name=args.run_name)
+        rounds = plan_runs(args.ckpt, args.layer, seeds, base_config, make_runs, processes.rank == 0)
+        runs, data = next(rounds), read_all_splits(task, args.dev_fraction)
     check_same_on_all_processes({"data": data_digests(data)}, processes)
     now = {"data": data_digests(data), "checkpoint": runs[0].checkpoint_digests}
     if processes.rank == 0 and digests and (change := first_change(digests, now)):
         print(f"note: other files are read than by the run that --config names: {change}")
-    run_all(runs, processes, lambda run: train_run(run, data, processes.device, vars(args)))
+    while runs:  # once, or with --layer auto twice
+        run_all(runs, processes, lambda run: train_run(run, data, processes.device, vars(args)))
+        runs = next(rounds, [])
 
 
 def pretrain_all(args: Namespace, seeds: list[int], processes: Processes) -> None:

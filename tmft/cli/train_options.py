@@ -155,7 +155,9 @@ def add_main_options(p: CommandLineParser) -> None:
     group.add_argument("--layer", metavar="L", help="keep the first L layers, such as 9; 0 keeps only the "
                        "embeddings. 0-12, 3,6,9 or all (0 to the last) are sweeps: each number is a separate "
                        "run (one model for all layers: --all-layers; other than the first layers: "
-                       "--keep-layers); default: the whole model, in one run")
+                       "--keep-layers). auto: short runs with the first seed, which cost an eighth of a "
+                       "sweep, find the number that is best on dev, of those within 0.5 points of it the "
+                       "smallest; then a full run with each seed; default: the whole model, in one run")
     add_fields(group, "pooling")
     group = p.add_argument_group("data")
     add_data_folder_options(p, group, "train.tsv, dev.tsv and test.tsv")

@@ -7,6 +7,7 @@ find them again.
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -41,11 +42,11 @@ from tmft.io.distributed import single_process
 from tmft.io.formatting import mean_and_std
 from tmft.losses.objectives import OBJECTIVES
 from tmft.metrics import METRICS, correlation_metrics
+from tmft.runs.layer_search import plan_runs, sweep_from_runs
 from tmft.runs.predictor import Predictions, Predictor
-from tmft.runs.result_json import RESULT_FILE, read_result
 from tmft.runs.run_config import FineTuningConfig, FineTuningRecipe
 from tmft.runs.sweep_plan import expand_grid, parse_layer_ranges, run_all
-from tmft.runs.sweeps import Sweep, group_into_sweeps
+from tmft.runs.sweeps import Sweep
 from tmft.runs.train_run import train_run
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import PAIR_COLUMNS, TEXT_COLUMN, TRIPLET_COLUMNS, Task
@@ -126,7 +127,8 @@ def fine_tune(
         spearman for scores, accuracy for classes. With "f1" and an objective that predicts one number, such
         as cosine_bce, the labels are two classes: 0 and 1, "no" and "yes" or False and True.
     layer: how many layers to keep, several such numbers, or text as for `--layer` of train.py: "3,6,9",
-        "0-12" or "all"; None keeps all. With several layers, the one that is best on dev is returned.
+        "0-12", "all", or "auto" to choose one by short runs; None keeps all. With several layers, the one
+        that is best on dev is returned.
     seeds: the number of runs with different seeds, or the seeds.
     callbacks: objects that the training loop calls at certain times (callbacks.py), for every run.
     output_dir: where the run folders are kept. The same call skips runs that are finished and resumes one
@@ -168,7 +170,7 @@ def fine_tune(
     if isinstance(layer, Sequence) and not isinstance(layer, str):
         layer = ",".join(map(str, layer))
     layers = None if layer is None else str(layer)
-    if layers not in (None, "all"):
+    if layers not in (None, "all", "auto"):
         parse_layer_ranges(layers)
     check_range("number of seeds", seeds if isinstance(seeds, int) else len(seeds), 1, MAX_SEEDS)
     seeds = list(range(seeds) if isinstance(seeds, int) else seeds)
@@ -214,10 +216,11 @@ def fine_tune(
             model.save_pretrained(folder / "start")
             model = folder / "start"
         config = replace(config, ckpt=str(model), task=task)
-        runs = expand_grid([config.ckpt], layers, seeds, config, "data", folder)
         train = {"": splits}, processes.device, dict(settings), callbacks
-        run_all(runs, processes, lambda run: train_run(run, *train))
-        [sweep] = group_into_sweeps([(run.folder / RESULT_FILE, read_result(run.folder)) for run in runs])
+        make_runs = partial(expand_grid, data="data", output_dir=folder)
+        for runs in plan_runs([config.ckpt], layers, seeds, config, make_runs):
+            run_all(runs, processes, lambda run: train_run(run, *train))
+        sweep = sweep_from_runs(runs)
         best_layer = sweep.best_layer
         scores = sweep.scores(best_layer, "dev")
         best_seed = np.argmax([-np.inf if np.isnan(score) else score for score in scores])

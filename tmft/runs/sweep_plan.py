@@ -27,11 +27,13 @@ def expand_grid(
     data: str,
     output_dir: Path,
     run_name: str | None = None,
+    suffix: str = "",
 ) -> list[Run]:
     """Return one run for each combination of checkpoint, layer and seed; download the checkpoints.
 
     layers: see `parse_layers`. base_config: the settings that all runs share; its ckpt, layer and seed are
-    replaced. data: name of the data. run_name: name of the sweep; None: checkpoint and data.
+    replaced. data: name of the data. run_name: name of the sweep; None: checkpoint and data. suffix: text
+    that is appended to both names.
     Raises InputError, before any run begins, if one of them is not possible.
     """
     if run_name and len(ckpts) > 1:
@@ -69,7 +71,7 @@ def expand_grid(
                 init_folder = ModelFolder.open(init_from)
                 check_same_model(init_folder, original, layer)
             provenance = read_provenance(init_folder.path)
-            sweep = run_name or default_sweep_name(run_config, provenance, data)
+            sweep = (run_name or default_sweep_name(run_config, provenance, data)) + suffix
             folder = output_dir / f"{sweep}-layer{layer}-seed{seed}"
             reserve_folder(folder, ckpt, run_config.to_flat_dict(), reserved)
             runs.append(
@@ -77,7 +79,7 @@ def expand_grid(
                     config=run_config,
                     sweep=sweep,
                     folder=folder,
-                    data=data,
+                    data=data + suffix,
                     init_folder=init_folder,
                     checkpoint_digests=init_folder.digests(weights=run_config.init != "random"),
                     provenance=provenance,
@@ -153,7 +155,7 @@ def parse_layer_ranges(text: str) -> list[range]:
     matches = [re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", word) for word in text.split(",")]
     ranges = [range(int(match[1]), int(match[2] or match[1]) + 1) for match in matches if match]
     if len(ranges) < len(matches):
-        raise InputError(f"layer {text}: write 9, 0-12, 3,6,9 or all", "layer")
+        raise InputError(f"layer {text}: write 9, 0-12, 3,6,9, all or auto", "layer")
     if not any(ranges):
         raise InputError(f"layer {text}: the first number must be the smaller one", "layer")
     return ranges
