@@ -1,7 +1,5 @@
 """The model card: its head is YAML whatever the names in it are, and what they say does nothing."""
 
-from types import SimpleNamespace
-
 import pytest
 import yaml
 from conftest import tiny_model
@@ -9,7 +7,6 @@ from conftest import tiny_model
 from tmft import SentenceEncoder
 from tmft.checkpoints.model_card import ModelCardData, parse_hub_id, sentence_model_card
 from tmft.io.formatting import escape_markdown
-from tmft.runs.pretrain import pretraining_card
 from tmft.runs.run_result import card_data_from_result, fine_tuning_to_markdown
 
 NAMES = [
@@ -142,25 +139,6 @@ def test_a_prompt_of_a_saved_folder_does_nothing_in_a_card():
     model.prompt = "<img src=x> [a](http://b) [X] " + "guitar " * 900
     card = sentence_model_card(model)
     assert "leaves out the prompt '\\<img src=x\\> [a\\](http" in card and len(card) < 5000
-
-
-def test_names_in_a_pretraining_card_are_escaped():
-    name = "a\n---\nb: c | <b>\x1b" + "x" * 5000
-    figures = {"mlm_loss": 1.0, "mlm_accuracy": 0.5}
-    settings = {
-        "task": "mlm",
-        "ckpt": name,
-        "text": [[name, 9]],
-        "batch_size": 2,
-        "gradient_accumulation_steps": 1,
-        "lr": 0.1,
-    }
-    result = {"settings": settings | {"seed": 0}, "held_out": {"before": figures, "after": figures}}
-    result |= {"curve": [{"steps": 1}], "tokens_seen": 9, "sentences": 1, "text_tokens": 9, "seconds": 1.0}
-    shape = SimpleNamespace(model_type="bert", num_hidden_layers=2, hidden_size=24)
-    card = pretraining_card(shape, "", result | {"precision": "fp32"})
-    assert head_of(card)["tags"] == ["fill-mask", "tmft"] and "\x1b" not in card and "\nb: c" not in card
-    assert "\\<b\\>" in card and "<b>" not in card and len(card) < 12_000
 
 
 def test_plain_words_stay_as_they_are_and_a_hub_id_is_short_ascii(tmp_path):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import SENTENCES, VOCABULARY, padded, stored_weights
+from conftest import SENTENCES, padded, stored_weights
 from test_every_family import dropped
 from test_t5 import V10, VARIANTS, build, random_sentences, sentence_model
 
@@ -13,7 +13,6 @@ from tmft.checkpoints.load import load_encoder_with_report
 from tmft.checkpoints.save import save_encoder
 from tmft.errors import InputError
 from tmft.models.families import config_from_dict, random_encoder
-from tmft.optimizers import MixedPrecision
 from tmft.packing import pack
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.speed.occurring_words import OccurringWords
@@ -89,12 +88,6 @@ def test_gradients_equal_transformers_and_the_rest_of_the_decoder_has_none(name,
 # ------------------------------------------------------------------------------- training
 
 
-def model_with_decoder() -> SentenceEncoder:
-    content = V10 | {"vocab_size": len(VOCABULARY)}
-    encoder = random_encoder(config_from_dict(content, ["decoder"]))
-    return SentenceEncoder(encoder, sentence_model().tokenizer, "decoder", max_length=128).eval()
-
-
 @pytest.mark.parametrize("start", [0, 7])
 def test_training_only_the_words_that_occur_gives_the_same(start):
     """The start token is one of them, though it is in no sentence."""
@@ -123,17 +116,6 @@ def test_dropout_is_where_transformers_has_it():
     probabilities = [(2, 3, 6, 6), (2, 1, 3, 1), (2, 3, 1, 6)]
     assert [ours.count((0.1, shape)) for shape in probabilities] == [3, 2, 2]
     assert [call for call in ours if call[1] not in probabilities] == theirs
-
-
-def test_products_are_in_bf16_and_the_embedding_in_float32_under_autocast():
-    model = model_with_decoder().train()
-    inside = []
-    model.encoder.decoder.layers[0].cross.key.register_forward_hook(
-        lambda *call: inside.append(call[2].dtype)
-    )
-    with MixedPrecision(torch.device("cpu"), "bf16").autocast():
-        embeddings = model(pack(model.tokenize(SENTENCES)))
-    assert (inside, embeddings.dtype) == ([torch.bfloat16], torch.float32)
 
 
 # ------------------------------------------------------------------------------- folders
