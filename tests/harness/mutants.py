@@ -71,7 +71,7 @@ TESTS = {
     "tmft/serving/encode_file.py": "serving/test_encode_file.py",
     "tmft/export/export.py": "export/test_export.py export/test_compact_export.py",
     "tmft/export/numpy_encoder.py": "export/test_compact_export.py",
-    "tmft/students/distillation.py": "students/test_distillation.py datasets/test_sentences.py",
+    "tmft/students/distillation.py": "students/test_distillation.py datasets/test_own_data.py",
     "tmft/students/narrow_models.py": "students/test_narrow_models.py students/test_distill.py",
     "tmft/datasets/own_data.py": "datasets/test_own_data.py datasets/test_held_out.py",
     "tmft/datasets/task_lookup.py":
