@@ -32,7 +32,7 @@ from tmft.runs.run_config import FROM_SCRATCH_DEFAULTS, GENERATOR_SIZE
 # What follows a command that would work, and how the message begins; after ' ... ' what it has later.
 MISTAKES = [
     (["train", "--layer", "14"], "layer 14: this checkpoint has 4 layers, choose 0 (embeddings only) to 4"),
-    (["train", "--layer", "two"], "--layer two: write 9, 0-12, 3,6,9 or all"),
+    (["train", "--layer", "two"], "--layer two: write 9, 0-12, 3,6,9, all or auto"),
     (["train", "--layer", "3-1"], "--layer 3-1: the first number must be the smaller one"),
     (["train", "--layer", "0-99999999999"], "--layer 0-99999999999: write 9"),
     (["train", "--seed", str(2**64)], f"--seed {2**64}: choose 0 to {2**63 - 1}"),
@@ -319,7 +319,9 @@ def test_help_begins_with_examples_and_states_the_default_of_each_option_that_ha
     lines = parser.format_help().splitlines()
     assert lines[2] == module.__doc__.splitlines()[0] and lines[4] == "examples:"
     assert "None" not in parser.format_help()
-    for action in parser._actions[1:]:  # after --help
+    for action in parser._actions:
+        if isinstance(action, argparse._HelpAction):
+            continue
         shown = parser.formatter_class("x")._get_help_string(action)
         name = (action.option_strings or [action.metavar or action.dest])[0]
         is_needed = module is predict and name == "--task"  # if the run was trained on several

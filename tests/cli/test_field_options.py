@@ -20,7 +20,7 @@ FIELDS = {(config.__name__, field.name): config for config in CONFIGS for field 
 # What a command asks for besides: which runs, of which data and loss, and where they are written.
 OF_THE_COMMAND = {
     *("num_seeds", "device", "data", "data_root", "score_range", "objective", "selection_metric"),
-    *("output_dir", "run_name", "config", "help"),
+    *("output_dir", "run_name", "config", "help", "help_all"),
 }
 
 
@@ -72,7 +72,7 @@ def every_type(monkeypatch):
 
 def test_the_hyperparameters_of_a_registered_loss_are_options(every_type, capsys):
     with pytest.raises(SystemExit):
-        train.parse_args(["--help"])
+        train.parse_args(["--help-all"])
     shown = " ".join(capsys.readouterr().out.split())
     assert "--margin X distance of the pairs, in 100 % of the cosine, see --lr; default: 0.5" in shown
     assert "objective every_type: --margin X" in shown and "default: first" in shown
@@ -104,7 +104,7 @@ def test_an_option_that_was_recorded_is_repeated_as_it_was_given(every_type):
     """Also one whose name is not that of its attribute, such as --no-symmetric."""
     p = train.train_parser()
     for action in p._actions:
-        if action.dest in ("help", "config"):
+        if action.dest in ("help", "help_all", "config"):
             continue
         samples = {parse_keep_layers: "0,2", int: "3", float: "0.5"}
         value = next(iter(action.choices)) if action.choices else samples.get(action.type, "x")

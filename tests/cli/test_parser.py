@@ -64,6 +64,18 @@ def test_help_begins_with_the_examples_and_has_each_default_once(parser):
     assert "--split {dev,test} part; default: test --fast no checks More of it." in text
 
 
+def test_help_names_advanced_options_and_help_all_describes_them(parser, capsys):
+    parser.add_argument_group("rare things", advanced=True).add_argument("--rare", help="of no use to most")
+    text = parser.format_help()
+    assert "more options, described by --help-all:\n  rare things: --rare\n" in text
+    assert "of no use" not in text and "which; default: the last" in text
+    with pytest.raises(SystemExit) as end:
+        parser.parse_args(["--help-all"])
+    printed = capsys.readouterr().out
+    assert end.value.code == 0 and "--rare RARE" in printed
+    assert "of no use" in printed and "more options" not in printed
+
+
 def test_the_options_of_the_user_come_after_those_of_the_default_command(capsys):
     argv = default_command("train.py", ["--ckpt", str(Path.cwd() / "a b"), "--lr", "1"], ["--lr", "2"])
     assert argv == ["--ckpt", "a b", "--lr", "1", "--lr", "2"]

@@ -292,7 +292,7 @@ def has_similarity_scores(task: Task) -> bool:
 
 # fmt: off
 def add_training_free_options(p: CommandLineParser) -> None:
-    group = p.add_argument_group("embeddings without training")
+    group = p.add_argument_group("embeddings without training", advanced=True)
     add_field_option(group, FineTuningConfig, "token_weights", metavar="NAME[=FILE]", default_text="{}. With "
                      "FILE, words are counted there; else the frequent ones are those of a list for English")
     group.add_argument("--postprocess", metavar="NAME[=FILE]", help="post-processing of the embeddings: "

@@ -28,7 +28,9 @@ class CommandLineParser(argparse.ArgumentParser):
     doc: the docstring of the command: what it does, its examples, indented, and further paragraphs, which are
     shown at the end of --help. subcommand: the word after the name of the command, as in `data convert`.
 
-    Options cannot be abbreviated, because an abbreviation may become ambiguous when options are added.
+    Groups of options that few users need are added as advanced: --help only names their options, and
+    --help-all describes them. Options cannot be abbreviated, because an abbreviation may become ambiguous
+    when options are added.
     """
 
     def __init__(self, doc: str, subcommand: str = ""):
@@ -43,13 +45,41 @@ class CommandLineParser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         self.exclusive: list[tuple[str, str]] = []
+        self.advanced_groups: list[argparse._ArgumentGroup] = []
+        self.shows_all = False  # whether --help-all was given
+
+    def add_argument_group(
+        self, *args: Any, advanced: bool = False, **kwargs: Any
+    ) -> argparse._ArgumentGroup:
+        """Add a group of options; --help only names those of an advanced one."""
+        group = super().add_argument_group(*args, **kwargs)
+        if advanced:
+            if not self.advanced_groups:
+                self.add_argument("--help-all", action="help", help="describe all options and exit")
+            self.advanced_groups.append(group)
+        return group
 
     def format_help(self) -> str:
-        """Return the text of --help, whose usage names the positional arguments alone."""
+        """Return the text of --help or --help-all, whose usage names the positional arguments alone."""
         positionals = (action for action in self._actions if not action.option_strings)
         names = (f"[{p.metavar}]" if p.nargs == "?" else str(p.metavar) for p in positionals)
         self.usage = " ".join(["%(prog)s", *names, "[options]"])
-        return super().format_help()
+        groups, epilog = self._action_groups, self.epilog
+        if not self.shows_all and self.advanced_groups:
+            self._action_groups = [group for group in groups if group not in self.advanced_groups]
+            self.epilog = f"{self.list_advanced_options()}\n\n{epilog}"
+        text = super().format_help()
+        self._action_groups, self.epilog = groups, epilog
+        return text
+
+    def list_advanced_options(self) -> str:
+        """Return a heading and, for each advanced group, its title and the names of its options."""
+        lines = ["more options, described by --help-all:"]
+        for group in self.advanced_groups:
+            names = ", ".join(action.option_strings[0] for action in group._group_actions)
+            text = f"  {group.title}: {names}"
+            lines += textwrap.wrap(text, 78, subsequent_indent="    ", break_on_hyphens=False)
+        return "\n".join(lines)
 
     def error(self, message: str) -> NoReturn:
         """Raise InputError with the message of argparse, instead of printing it and exiting."""
@@ -58,6 +88,7 @@ class CommandLineParser(argparse.ArgumentParser):
     def parse_args(self, argv: Sequence[str] | None = None) -> argparse.Namespace:  # type: ignore[override]  # no namespace
         """Parse argv, by default that of the process; suggest the most similar option for an unknown one."""
         argv = list(sys.argv[1:] if argv is None else argv)
+        self.shows_all = "--help-all" in argv
         args, unknown = self.parse_known_args(argv)
         if unknown:
             known = [option.lstrip("-") for option in self._option_string_actions]

@@ -38,8 +38,8 @@ GROUPS = {
     "memory and speed": "mini_batch_size freeze_layers cuda_graphs",
     "several tasks": "task_sampling loss_weights gradient_surgery",
     "one model for several layers and dimensions": "all_layers matryoshka_dims",
-    "optimization": "epochs batch_size lr precision weight_decay warmup_ratio max_grad_norm optimizer "
-    "lr_schedule",
+    "optimization": "epochs batch_size lr",
+    "more of optimization": "precision weight_decay warmup_ratio max_grad_norm optimizer lr_schedule",
     f"pre-training (--task {', '.join(PRETRAINING_TASKS)})": "from_scratch vocab_size generator_size steps "
     "gradient_accumulation_steps save_steps save_fp16",
 }
@@ -62,7 +62,7 @@ def add_train_options(p: CommandLineParser) -> None:
     """Add all options of train.py."""
     add_main_options(p)
     for title, names in (objective_groups() | GROUPS).items():
-        add_fields(p.add_argument_group(title), names)
+        add_fields(p.add_argument_group(title, advanced=title != "optimization"), names)
     add_output_options(p)
     p.exclude("seed", "num_seeds")
     p.exclude("epochs", "steps")
@@ -162,7 +162,7 @@ def add_main_options(p: CommandLineParser) -> None:
     group = p.add_argument_group("data")
     add_data_folder_options(p, group, "train.tsv, dev.tsv and test.tsv")
     add_fields(group, "train_fraction dev_fraction")
-    group = p.add_argument_group("loss and selection of the epoch")
+    group = p.add_argument_group("loss and selection of the epoch", advanced=True)
     group.add_argument("--objective", metavar="NAME", help=f"loss: {', '.join(OBJECTIVES)}. For several "
                        "tasks, write TASK:OBJECTIVE instead; default: set by the task")
     group.add_argument("--selection-metric", metavar="NAME", help="keep the epoch in which this metric is "
