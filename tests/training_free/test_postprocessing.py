@@ -13,8 +13,6 @@ from tmft.errors import InputError
 from tmft.evaluation.isotropy import iso_score
 from tmft.training_free.postprocessing import NO_VARIANCE, POSTPROCESSING, fit_postprocessing
 
-FITTED = [name for name in POSTPROCESSING if name != "normalize"]
-
 
 def cloud(N: int, D: int, seed: int = 0) -> torch.Tensor:
     """Far from the origin, correlated and longer in some directions, as embeddings are; float32."""

@@ -24,7 +24,14 @@ from tmft.reports.tables_page import read_published
 from tmft.tasks import GROUPS
 from tmft.training_free.static_models import random_static_model, static_model_from_text
 from tmft.training_free.training_free import interpolate
-from tmft.training_free.training_free_tables import FAST_EVALUATORS, Row, read_tables
+from tmft.training_free.training_free_tables import (
+    FAST_EVALUATORS,
+    Row,
+    ScoreTable,
+    Unit,
+    read_tables,
+    score_tables,
+)
 
 TABLE = """
 [groups]
@@ -289,8 +296,6 @@ def test_a_mistake_in_a_table_file_is_one_line(content, tmp_path):
 def test_a_vocabulary_without_a_mask_has_no_prompts(here, run, capsys):
     model = SentenceEncoder.from_pretrained(here / "tiny")
     del model.tokenizer.special_tokens["mask_token"]
-    from tmft.training_free.training_free_tables import ScoreTable, Unit, score_tables
-
     table = ScoreTable("x", {"x": ["x"]}, [Row("T0", "4", "T0"), Row("BERT", "4")])
     results = score_tables(model, [table], {"x": Unit(TEXT, lambda encode: encode(TEXT).sum().item())})
     assert list(results.scores) == [Row("BERT", "4")] and math.isnan(results.mean(table.rows[0], ["x"]))

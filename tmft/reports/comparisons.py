@@ -13,14 +13,13 @@ import numpy as np
 
 from tmft.evaluation.bootstrap import confidence_interval, resample_scores
 from tmft.runs.run_result import read_sweep_predictions
-from tmft.runs.sweeps import Sweep, describe_differences
+from tmft.runs.sweeps import Sweep
 
 
 class LayerComparison(NamedTuple):
     """The score of one sweep at one layer minus that of another sweep or layer, not x 100.
 
-    first, second: what is compared, in words. low, high: ends of the 95 % confidence interval. note: a remark
-    such as "made with other settings"; "" if there is none.
+    first, second: what is compared, in words. low, high: ends of the 95 % confidence interval.
     """
 
     first: str
@@ -28,7 +27,6 @@ class LayerComparison(NamedTuple):
     difference: float
     low: float
     high: float
-    note: str = ""
 
     @property
     def is_significant(self) -> bool:
@@ -65,8 +63,7 @@ def compare_sweeps(sweeps: list[Sweep]) -> list[LayerComparison]:
             f"{each.sweep.name} at layer {each.layer} of {each.sweep.num_hidden_layers}"
             for each in (one, other)
         )
-        note = "made with other settings" if any(describe_differences([one.sweep, other.sweep])) else ""
-        comparisons += compare(one, other, first, second, note)
+        comparisons += compare(one, other, first, second)
     return comparisons
 
 
@@ -77,14 +74,11 @@ def compare_layers_with_whole(sweep: Sweep) -> list[LayerComparison]:
         return []
     comparisons = []
     for one in resample((sweep, layer) for layer in sweep.layers if layer != whole):
-        note = "best on dev" if sweep.is_best(one.layer) else ""
-        comparisons += compare(one, references[0], f"Layer {one.layer}", "the whole model", note)
+        comparisons += compare(one, references[0], f"Layer {one.layer}", "the whole model")
     return comparisons
 
 
-def compare(
-    one: ResampledLayer, other: ResampledLayer, first: str, second: str, note: str
-) -> list[LayerComparison]:
+def compare(one: ResampledLayer, other: ResampledLayer, first: str, second: str) -> list[LayerComparison]:
     """Return the comparison of `one`, called first, with `other`, called second.
 
     There is none if they are of different test examples. Its interval is NaN if a resample has no score.
@@ -93,4 +87,4 @@ def compare(
         return []
     interval = confidence_interval(one.scores - other.scores) or (math.nan, math.nan)
     difference = one.sweep.mean(one.layer, "test") - other.sweep.mean(other.layer, "test")
-    return [LayerComparison(first, second, difference, *interval, note)]
+    return [LayerComparison(first, second, difference, *interval)]

@@ -9,6 +9,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tmft.reports.drawing import (
     GRAY,
     Paths,
@@ -94,11 +96,15 @@ def draw_epoch_curves(sweep: Sweep, path: Paths, quantity: str) -> None:
     runs.sort(key=lambda pair: pair[0] in names)  # the gray lines come first, and are below
     title = f"{'Loss in training' if quantity == 'loss' else 'Score on dev'}: {sweep.name}"
     ylabel = "Mean loss" if quantity == "loss" else f"Dev {metric_name(sweep.metric)} × 100"
+    factor = 1 if quantity == "loss" else 100
     with figure(path, title, "a line for each run, that is, layer and seed", "Epoch", ylabel) as axes:
         layer_ticks(axes.xaxis)
         for layer, run in runs:
-            values = [epoch_value(epoch, sweep.metric, quantity) for epoch in run.get("epochs", [])]
-            if not any(map(math.isfinite, values)):
+            epochs = run.get("epochs", [])
+            scores = [one.get("dev", {}).get(sweep.metric) for one in epochs]
+            losses = [one.get("loss") for one in epochs]
+            values = np.array(losses if quantity == "loss" else scores, dtype=float)  # None becomes NaN
+            if not np.isfinite(values).any():
                 continue
             style: dict[str, Any] = {"marker": "", "linewidth": 1.8}
             label = f"layer {layer}, {names.get(layer)}"
@@ -107,13 +113,7 @@ def draw_epoch_curves(sweep: Sweep, path: Paths, quantity: str) -> None:
                 label = "other layers"
             number = 0 if layer == sweep.best_layer else 1
             label = "" if label in axes.get_legend_handles_labels()[1] else label
-            draw_line(axes, number, label, range(1, len(values) + 1), values, style=style)
-
-
-def epoch_value(epoch: dict[str, Any], metric: str, quantity: str) -> float:
-    """Return the loss of an epoch, or the metric on dev x 100. quantity: "loss" or "dev"."""
-    value = epoch.get("loss") if quantity == "loss" else epoch.get("dev", {}).get(metric)
-    return math.nan if value is None else value if quantity == "loss" else 100 * value
+            draw_line(axes, number, label, range(1, len(values) + 1), (factor * values).tolist(), style=style)
 
 
 # ----------------------------------------------------------------------------------------- figures of CKA

@@ -73,13 +73,10 @@ def signed_percent(difference: float) -> str:
 
 def comparison_table(comparisons: list[LayerComparison]) -> list[list[str]]:
     """Return a table with a line per comparison: the difference and its interval, x 100, and a verdict."""
-    has_notes = any(one.note for one in comparisons)
-    heading = ["compared", "compared with", "difference", "95 % from", "to", "significant"]
-    lines = [[*heading, *["remark"] * has_notes]]
+    lines = [["compared", "compared with", "difference", "95 % from", "to", "significant"]]
     for one in comparisons:
         points = [signed_percent(value) for value in (one.difference, one.low, one.high)]
-        verdict = "yes" if one.is_significant else "no"
-        lines.append([one.first, one.second, *points, verdict, *[one.note] * has_notes])
+        lines.append([one.first, one.second, *points, "yes" if one.is_significant else "no"])
     return lines
 
 
