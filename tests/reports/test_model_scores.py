@@ -55,6 +55,7 @@ def test_size_has_a_line_per_pooling_alignment_a_color_and_speed_a_line_per_leng
     mean, decoder = axes.get_lines()
     assert (list(mean.get_xdata()), list(mean.get_ydata())) == ([2, 9], pytest.approx([40, 40]))
     assert list(decoder.get_xdata()) == [4] and decoder.get_label() == "pooling decoder"
+    assert [text.get_text() for text in axes.texts] == ["0", "1", "2"] and axes.get_xscale() == "log"
     axes = drawing(model_scores.draw_alignment_and_uniformity, models, tmp_path, monkeypatch)
     assert axes.collections[0].get_offsets().tolist() == [[-2.0, 0.5]]
     assert axes.collections[0].get_array().tolist() == pytest.approx([60])

@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import subprocess
+from datetime import date
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from test_report import write_run
 from tmft import InputError
 from tmft.cli import report_command as report
 from tmft.reports.page import Page, csv_table, escape_latex, latex_table
+from tmft.reports.report import make_report
 from tmft.runs.run_result import PREDICTIONS_FILE
 
 ODD = r'\input{/etc/passwd} $x_1^2$ 50 % & <b> #1 ~ "a" [b] é -- `` {} ± …'
@@ -77,6 +79,29 @@ def test_a_report_of_runs_with_odd_names_has_figures_and_the_same_bytes_twice(ru
     assert all(f"]({name})" in page for name in figures) and "\\<b\\>" in page and " <b> " not in page
     assert "each layer against the whole model, on test" in page and "A paired bootstrap" in page
     assert not [name for name, content in first.items() if name.endswith(".tex") and rb"\input" in content]
+
+
+@pytest.mark.parametrize(("num_layers", "num_epochs"), [(1, 1), (2, 1), (2, 2)])
+def test_a_figure_is_drawn_of_what_has_more_than_one_point(num_layers, num_epochs, tmp_path, monkeypatch):
+    """Of one layer and one epoch there are tables alone, also of models that evaluate.py has scored."""
+    epochs = [{"loss": 0.2, "dev": {"spearman": 0.1}}] * num_epochs
+    for layer in range(num_layers):
+        write_run(tmp_path, layer, 0, 0.5, 0.6, "one", more={"epochs": epochs})
+    measures = {"stsb": {"uniformity": -2.0, "alignment": 0.5, "spearman": 0.6}}
+    content = {"model": "x", "pooling": "mean", "parameters": 9}
+    layers = {str(layer): measures for layer in range(num_layers)}
+    (tmp_path / "scores.json").write_text(json.dumps(content | {"layers": layers}))
+    figures = []
+    monkeypatch.setattr(Page, "add_figure", lambda page, title, draw: figures.append(title))
+    page = make_report(tmp_path, tmp_path / "report", "tmft 1.2.3")
+    each = "each run at the layer that is best on dev, and whole" if num_layers > 1 else "each run"
+    assert list(page.tables) == [f"stsb: {each}", "one: by layer", "models scored by evaluate.py"]
+    curves = ["stsb: score by layer, dev", "stsb: score by layer, test", "stsb: score by parameters"]
+    training = ["one: loss by epoch", "one: dev by epoch"] if num_epochs > 1 else []
+    models = ["models: alignment and uniformity"]
+    assert figures == ([*curves, *training, *models] if num_layers > 1 else [])
+    about = f"# Runs in {tmp_path.name}\n\n{date.today().isoformat()}, tmft 1.2.3\n\nLayer l means"
+    assert (tmp_path / "report/report.md").read_text().startswith(about)
 
 
 def test_the_tables_of_a_report_compile(runs, tmp_path):
