@@ -1,8 +1,7 @@
 """What the training loop trains: a batch of a task, the `embed` that embeds it, and the task with its loss.
 
-PackedEmbedder is the default `embed`. The others are in gradient_cache.py (for batches that do not fit in
-memory or are shared by several processes), freezing.py (a frozen encoder) and all_layers.py
-(all layers at once).
+PackedEmbedder is the default `embed`. The others are in training/gradient_cache.py (for batches that do not
+fit in memory), training/freezing.py (a frozen encoder) and losses/nested.py (all layers at once).
 
 Letters: N examples of a split, P examples of a batch, k texts of an example (2 for pairs), S = k P sentences
 of a batch, D dimensions of an embedding.

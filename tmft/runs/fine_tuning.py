@@ -216,10 +216,14 @@ def fine_tune(
             model.save_pretrained(folder / "start")
             model = folder / "start"
         config = replace(config, ckpt=str(model), task=task)
-        train = {"": splits}, processes.device, dict(settings), callbacks
         make_runs = partial(expand_grid, data="data", output_dir=folder)
+        arguments = dict(settings)
         for runs in plan_runs([config.ckpt], layers, seeds, config, make_runs):
-            run_all(runs, processes, lambda run: train_run(run, *train))
+            run_all(
+                runs,
+                processes,
+                lambda run: train_run(run, {"": splits}, processes.device, arguments, callbacks),
+            )
         sweep = sweep_from_runs(runs)
         best_layer = sweep.best_layer
         scores = sweep.scores(best_layer, "dev")
