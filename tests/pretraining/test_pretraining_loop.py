@@ -95,7 +95,7 @@ def test_continued_pretraining_uses_the_head_of_the_checkpoint(tmp_path, text, c
     config = shape(tmp_path / "shape", **BERT)
     first = pretrain(tmp_path, text, "--from-scratch", config, "--steps", 5, "--lr", 3e-3)
     more = pretrain(tmp_path, text, "--ckpt", first, "--epochs", 1, name="more")
-    assert "; its own head\n" in capsys.readouterr().out
+    assert "the head is that of the checkpoint\n" in capsys.readouterr().out
     assert held_out(more, "mlm_loss")[0] == pytest.approx(held_out(first, "mlm_loss")[1], rel=1e-6)
     assert len(read_result(more)["curve"]) == 2  # 59 sentences are one step of 8 batches of 8
 
@@ -103,7 +103,7 @@ def test_continued_pretraining_uses_the_head_of_the_checkpoint(tmp_path, text, c
 def test_a_checkpoint_without_a_head_gets_a_new_one_and_the_run_reports_it(tmp_path, text, capsys):
     tiny_model(untrained=True).save_pretrained(tmp_path / "tiny")
     folder = pretrain(tmp_path, text, "--ckpt", tmp_path / "tiny", "--epochs", 4, "--lr", 1e-2)
-    assert "; a new head, as it has none for this task" in capsys.readouterr().out
+    assert "the head is new, as the checkpoint has none for this task" in capsys.readouterr().out
     before, after = held_out(folder, "mlm_loss")
     assert after < before
     assert "generator_lm_head.bias" in load_file(folder / "model.safetensors")

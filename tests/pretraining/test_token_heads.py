@@ -281,7 +281,7 @@ def test_a_discriminator_may_start_from_what_can_be_stored_as_an_electra(shape, 
     source.save(tmp_path)
     model, _, start = continued(tmp_path)
     assert model.encoder.config.model_type == "electra"
-    assert start.endswith("; a new head, as it has none for this task")
+    assert start.endswith("the head is new, as the checkpoint has none for this task")
     packed = pack(SENTENCES)
     states = model.eval().encoder.hidden_states(*packed.inputs)
     source_states = source.encoder.hidden_states(*packed.inputs)
@@ -296,7 +296,7 @@ def test_continued_training_uses_the_discriminator_head_of_the_checkpoint(tmp_pa
     folder = tmp_path / "discriminator"
     before = load_file(folder / "model.safetensors")
     model, _, start = continued(folder)
-    assert start.endswith("; its own head")
+    assert start.endswith("the head is that of the checkpoint")
     name = "discriminator_predictions.dense_prediction.weight"
     torch.testing.assert_close(model.head.classifier.weight.detach(), before[name])
     del before[name]

@@ -131,8 +131,8 @@ def from_checkpoint(
     else:
         head_and_layout = read_mlm_head(folder, encoder.config)
         model, is_new = MaskedLM(encoder, *(head_and_layout or ())), head_and_layout is None
-    head_source = "a new head, as it has none for this task" if is_new else "its own head"
-    return model, tokenizer, f"{report}; {head_source}"
+    head_source = "new, as the checkpoint has none for this task" if is_new else "that of the checkpoint"
+    return model, tokenizer, f"{report}\nthe head is {head_source}"
 
 
 def from_scratch(
