@@ -40,6 +40,14 @@ def test_the_folder_of_a_writable_path_need_not_exist_yet(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_file_of_scores_in_the_folder_of_a_run_may_be_replaced(tmp_path):
+    for name in ("scores.json", "result.json"):
+        (tmp_path / name).write_text("{}")
+    check_writable(tmp_path / "scores.json", inputs=[tmp_path])
+    with pytest.raises(InputError, match="result.json: the command reads .*, name another place"):
+        check_writable(tmp_path / "result.json", inputs=[tmp_path])
+
+
 def half_with_inf(model):
     model.half().encoder.layers[0].attention.query.bias.data[0] = float("inf")
 

@@ -9,6 +9,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -20,6 +21,12 @@ try:
 except ImportError:  # Windows: no locks, no folders that can be opened, and no question about a process
     fcntl = None  # type: ignore[assignment]  # there is no type for a module or None
 
+# Names of files that belong to a model, a run or a data set.
+INPUT_NAMES = (
+    *("*.safetensors", "*.bin", "*.pt", "*.model", "*.npz", "*.md", "*.tsv", "*.csv", "*.txt"),
+    *("result.json", "tmft.json", "modules.json", "vocab.json"),
+    *("*config*.json", "*token*.json", "*_map.json", "*.index.json"),
+)
 # Files of a model folder without which no library opens it.
 WRITTEN_LAST = ("modules.json", "config.json")
 WRITING = ".writing-"  # what the names of temporary folders begin with
@@ -190,12 +197,14 @@ def check_writable(*paths: Path | None, inputs: Iterable[Path | str | None] = ()
     """Raise InputError if one of the files `paths` could not be written at the end of the work; skip None.
 
     inputs: files and folders that the work reads. A file that would be replaced must not be one of them, also
-    under another name (a hard link), nor a file in one of the folders.
+    under another name (a hard link), nor a file of a model, a run or a data set in one of the folders.
     """
     for path in filter(None, paths):
         check_regular(path)
         check_place(path, path.absolute().parent)
-        check_no_input(path, [path, *path.absolute().parents] if path.exists() else [], inputs)
+        is_of_a_folder = any(fnmatch(path.name.lower(), pattern) for pattern in INPUT_NAMES)
+        places = [path, *(path.absolute().parents if is_of_a_folder else ())]
+        check_no_input(path, places if path.exists() else [], inputs)
 
 
 def check_output_folder(
