@@ -6,11 +6,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import SENTENCES, VOCABULARY, assert_same_embeddings, tiny_model, vocabulary_folder
+from conftest import SENTENCES, VOCABULARY, assert_same_embeddings, tiny_model, tiny_static_model
 
 import evaluate
 from tmft import SentenceEncoder
-from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.embedding.token_weights import TokenWeights
 from tmft.errors import InputError
 from tmft.packing import pack
@@ -20,16 +19,9 @@ from tmft.training_free.static_models import (
     random_word_vectors,
     read_word_vectors,
     static_encoder,
-    without_special_tokens,
 )
 
 V = len(VOCABULARY)
-
-
-def static_model(D: int = 8, **settings) -> SentenceEncoder:
-    """Random vectors of the tiny vocabulary."""
-    tokenizer = without_special_tokens(load_tokenizer(vocabulary_folder()))
-    return SentenceEncoder(static_encoder(random_word_vectors(V, D)), tokenizer, **settings).eval()
 
 
 # ---------------------------------------------------------------------------------------- random_word_vectors
@@ -58,19 +50,11 @@ def test_static_encoder_is_in_float32(dtype):
 # ------------------------------------------------------------------------------------------------ as a model
 
 
-def test_a_sentence_is_the_mean_of_its_words():
-    model = static_model()
-    table, ids = model.encoder.embeddings.word.weight.detach(), model.tokenizer.backend.get_vocab()
-    words = ["the", "cat", "eats", "."]
-    expected = table[[ids[word] for word in words]].mean(0)
-    assert_same_embeddings(model.encode(["The cat eats."])[0], expected.numpy(), 1e-6)
-
-
 @pytest.mark.parametrize("limit", [3, 5, 8, None])
 def test_a_static_model_truncates_a_long_text_only_at_a_limit_that_was_given(limit):
     """No table of positions ends."""
-    model, long = static_model(max_length=limit), "music " * 5000
-    whole = static_model().tokenize([*SENTENCES, long])
+    model, long = tiny_static_model(max_length=limit), "music " * 5000
+    whole = tiny_static_model().tokenize([*SENTENCES, long])
     assert model.tokenize([*SENTENCES, long]) == [ids[:limit] for ids in whole]
     assert len(whole[-1]) == 5000
     assert_same_embeddings(model.encode([long]), model.encode(["music"]), 1e-4)  # 5000 sums in float32
@@ -79,18 +63,18 @@ def test_a_static_model_truncates_a_long_text_only_at_a_limit_that_was_given(lim
 @pytest.mark.parametrize("text", ["", " ", "\n"])
 def test_a_text_without_words_is_a_vector_of_zeros(text):
     """As in sentence-transformers, whose sum over no words is 0."""
-    embeddings = static_model().encode([text, "music"])
+    embeddings = tiny_static_model().encode([text, "music"])
     assert np.isfinite(embeddings).all() and not embeddings[0].any() and embeddings[1].any()
 
 
 def test_unknown_words_get_the_vector_of_unk():
-    model = static_model()
+    model = tiny_static_model()
     unk = model.encoder.embeddings.word.weight[model.tokenizer.backend.token_to_id("[UNK]")]
     assert_same_embeddings(model.encode(["漢字 😀"])[0], unk.detach().numpy(), 1e-6)
 
 
 def test_a_static_model_is_one_layer_of_all():
-    model = static_model()
+    model = tiny_static_model()
     states = model.embed_token_ids(model.tokenize(SENTENCES), model.forward_all_layers)
     assert states.shape == (1, 5, 8)
     assert np.array_equal(states[0].numpy(), model.encode(SENTENCES))
@@ -161,7 +145,7 @@ def with_another_pooling(model):
 
 @pytest.mark.parametrize("change", [with_weights, with_another_pooling])
 def test_a_static_model_that_is_not_a_plain_mean_is_an_error_before_anything_is_written(change, tmp_path):
-    model = static_model()
+    model = tiny_static_model()
     change(model)
     with pytest.raises(InputError, match="saved with the plain mean only: remove token_weights") as error:
         model.save_pretrained(tmp_path / "saved")
