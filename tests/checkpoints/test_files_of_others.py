@@ -248,6 +248,7 @@ REPLACEABLE = [  # modules after the pooling, which is why the message proposes 
     ("0_WordWeights/model.safetensors", word_weights(tensors("0_WordWeights", other=(V, 1)))),
     ("no weights in .*0_WordWeights", word_weights(remove("0_WordWeights/model.safetensors"))),
     (f"no {POOLING} in .*model, but modules.json names it: restore", remove(POOLING)),
+    ("no modules.json in .*model, but it has 4_Normalize: restore", remove(MODULES)),
 ]
 REFUSED = [
     # files

@@ -130,9 +130,13 @@ def read_settings(folder: ModelFolder, pooling: str | None = None) -> ModelSetti
     subfolders = {module.kind: module.subfolder for module in reversed(folder.modules)}
     readers = {"config_sentence_transformers.json": parse_st_config}  # what a later file states replaces
     if pooling is None and (pooling_folder := subfolders.get("Pooling", "" if subfolders else "1_Pooling")):
-        pooling_file = f"{pooling_folder}/config.json"
-        if subfolders and folder.find(pooling_file) is None:  # else the embeddings would be the plain mean
+        pooling_file, problem = f"{pooling_folder}/config.json", ""
+        if subfolders and folder.find(pooling_file) is None:
             problem = f"no {pooling_file} in {folder.name}, but modules.json names it"
+        for path in [] if subfolders else sorted(folder.path.glob("[0-9]*_*/")):
+            if path.name.partition("_")[2] in (WORD_WEIGHTS, *MODULE_CLASSES):
+                problem = f"no modules.json in {folder.name}, but it has {path.name}"
+        if problem:  # the embeddings would be the plain mean
             raise InputError(f"{problem}: restore the file, or {REPLACE_MODULES}", "pooling")
         readers[pooling_file] = parse_pooling_config
     readers |= {folder.transformer_config_file: parse_transformer_config, "tmft.json": parse_tmft_json}

@@ -439,6 +439,9 @@ def complete_config(content: dict[str, Any], values: dict[str, Any]) -> dict[str
             values[name] = None  # it is -1 in some files
     named = content.get("layer_types")
     if named is not None and "layer_types" in values:  # transformers does not read it in every family
+        if {*named} - {FULL, SLIDING} or len(named) != L:
+            expected = f"expected {FULL} or {SLIDING} for each of {L} layers"
+            raise InputError(f"layer_types is {short_repr(named)} (config.json): {expected}")
         values["layer_types"] = tuple(named)
     return values
 
