@@ -89,3 +89,12 @@ def test_a_folder_that_the_nodes_do_not_share_is_an_error(monkeypatch, tmp_path)
             with pytest.raises(InputError, match="process 1 does not see what process 0 writes in .*node0"):
                 main.check_shared_folder(folders[0])
         assert folders[0].is_dir() and not list(folders[0].iterdir())
+
+
+def test_processes_compare_the_files_that_they_read(monkeypatch):
+    other = {"weights": "b", "only there": "c"}
+    monkeypatch.setattr(Processes, "all_gather_object", lambda self, value: [value, other])
+    main = Processes(0, 2, torch.device("cpu"))
+    main.check_same_files({"weights": "b", "only here": "a"})
+    with pytest.raises(InputError, match=r"process 1 reads other files than process 0 \(weights\)"):
+        main.check_same_files({"weights": "a", "only here": "a"})
