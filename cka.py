@@ -116,7 +116,9 @@ def main(argv: list[str] | None = None) -> None:
         measure = "debiased linear CKA" if args.debiased else "linear CKA"
         print(f"\n{measure} of A = {short_names[a]} and B = {short_names[b]}\n{format_result(result)}")
     if (args.a, args.b) not in runs:
-        print(f"\nto choose a layer by its dev score: {program_name('train.py')} --ckpt {args.a} --layer all")
+        print(
+            f"\nto choose a layer by its dev score: {program_name('train.py')} --ckpt {args.a} --layer auto"
+        )
 
     if args.json:
         content = {"sentences": len(sentences), "source": source, "pooling": args.pooling, "pairs": results}

@@ -46,12 +46,17 @@ REGISTRIES: dict[str, Iterable[str]] = {"POOLINGS": POOLINGS, "TOKEN_WEIGHTS": T
 
 
 def add_field_option(
-    group: _ArgumentGroup, config_class: type[Any], name: str, default_text: str = "{}", **syntax: Any
+    group: _ArgumentGroup,
+    config_class: type[Any],
+    name: str,
+    default_text: str = "{}",
+    other_flags: Sequence[str] = (),
+    **syntax: Any,
 ) -> None:
     """Add the option of a field. Its default is None, which stands for that of the field.
 
-    default_text: what the help says of the default, in place of {}. syntax: arguments of add_argument that
-    replace those that follow from the type.
+    default_text: what the help says of the default, in place of {}. other_flags: further names of the option.
+    syntax: arguments of add_argument that replace those that follow from the type.
     """
     [field] = [field for field in fields(config_class) if field.name == name]
     annotation, choices = get_type_hints(config_class)[name], field.metadata.get("choices")
@@ -65,7 +70,7 @@ def add_field_option(
     if not choices and annotation is not bool:
         usual["metavar"] = METAVARS[usual["type"]]
     text = option_help(field, field_texts(config_class).get(name, ""), default_text)
-    group.add_argument(f"--{name.replace('_', '-')}", help=text, **usual | syntax)
+    group.add_argument(f"--{name.replace('_', '-')}", *other_flags, help=text, **usual | syntax)
 
 
 def field_texts(config_class: type[Any]) -> dict[str, str]:

@@ -53,6 +53,7 @@ SYNTAX: dict[str, dict[str, Any]] = {
     },
     "keep_layers": {"type": parse_keep_layers, "nargs": None, "metavar": "I,J,..."},
     "freeze_layers": {"nargs": "?", "const": -1},
+    "rescale_to_labels": {"other_flags": ["--rescale-scores"]},
 }
 # The tasks whose objective learns from a teacher; the first one is the default if there is a --teacher.
 TEACHER_TASKS = [name for name, task in TASKS.items() if find_objective(task).needs_teacher]
