@@ -82,10 +82,10 @@ def test_f1_is_nan_if_a_cosine_is_not_finite():
 
 
 def test_macro_f1_by_hand():
-    """F1 of class 0 (precision 1/1, recall 1/2) is 2/3, of class 1 (1/2 and 1/2) 1/2, of class 2 (0/1) 0."""
-    result = classification_metrics([0, 1, 1, 2], [0, 0, 1, 1])
-    assert result["accuracy"] == 0.5
-    assert result["f1_macro"] == pytest.approx((2 / 3 + 2 * 1 / (2 + 2) + 0) / 3)
+    """F1 of class 0 (precision 2/2, recall 2/3) is 4/5, of class 1 (1/2 and 1/2) 1/2, of class 2 (0/1) 0."""
+    result = classification_metrics([0, 1, 1, 2, 0], [0, 0, 1, 1, 0])
+    assert result["accuracy"] == 3 / 5
+    assert result["f1_macro"] == pytest.approx((4 / 5 + 1 / 2 + 0) / 3)
 
 
 @pytest.mark.parametrize("name", METRICS)
