@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tmft.training_free.postprocessing import POSTPROCESSING as POSTPROCESSING
     from tmft.training_task import TrainingTask as TrainingTask
 
-__version__ = "0.29.0"
+__version__ = "0.30.0"
 
 # Name -> the module that defines it.
 MODULES = {

@@ -95,7 +95,8 @@ def read_mrpc(folder: Path) -> Splits:
     The release has no dev split; the authors' code uses that of GLUE, which has 408 other pairs.
     """
     form = ReleaseFile("msr_paraphrase_{split}.txt", ("#1 String", "#2 String", "Quality"))
-    train, test = read_files(folder, file_per_split(form, splits=("train", "test"))).values()
+    table = ReleaseFile("{split}.tsv", (*PAIR_COLUMNS, "label"))
+    train, test = read_files(folder, file_per_split(form, table, splits=("train", "test"))).values()
     return {"train": train[:-MRPC_DEV], "dev": train[-MRPC_DEV:], "test": test}
 
 
@@ -336,9 +337,12 @@ SENTEVAL_SIZES: Mapping[str, int | tuple[int, ...]] = {
     "sst2/train": (6920, 67349), "sst2/dev": 872, "sst2/test": 1821,
 }
 SICK_COLUMNS = ("sentence_A", "sentence_B", "relatedness_score")
-SICK_FILES = {"train": "SICK_train.txt", "dev": "SICK_trial.txt", "test": "SICK_test_annotated.txt"}
-SICK_FORMS = {split: [ReleaseFile(file, (*SICK_COLUMNS, "entailment_judgment"))]  # of SemEval 2014
-              for split, file in SICK_FILES.items()}
+SICK_FILES = {"train": ("SICK_train.txt", "train.tsv"),  # of SemEval 2014, and as tables of pairs
+              "dev":   ("SICK_trial.txt", "trial.tsv"),
+              "test":  ("SICK_test_annotated.txt", "test.tsv")}
+SICK_FORMS = {split: [ReleaseFile(file, (*SICK_COLUMNS, "entailment_judgment")),
+                      ReleaseFile(table, (*SCORED, "label"))]
+              for split, (file, table) in SICK_FILES.items()}
 SICK_TABLE = ReleaseFile("SICK.txt", ("SemEval_set", *SICK_COLUMNS, "entailment_label"))
 STSB_SIZES = {"train": 5749, "dev": 1500, "test": 1379}
 ALL_NLI = ReleaseFile("AllNLI.tsv.gz", ("split", *PAIR_COLUMNS, "label"))
