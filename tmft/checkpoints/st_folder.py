@@ -369,7 +369,8 @@ def settings_to_files(
     """
     values, vocabulary = word_weights(model), model.tokenizer.vocabulary
     if dtype != torch.float32 and values is not None and [*model.head_modules.parameters()]:
-        problem = f"dtype {dtype}: sentence-transformers cannot run {WORD_WEIGHTS} before a Dense in it"
+        name = str(dtype).removeprefix("torch.")
+        problem = f"dtype {name}: sentence-transformers cannot run {WORD_WEIGHTS} before a Dense in it"
         raise InputError(f"{problem}, choose float32", "dtype")
     is_static = not model.tokenizer.add_special_tokens
     # subfolder -> name of the class
