@@ -131,13 +131,13 @@ class LoopState:
         self.total_loss = self.total_loss + loss.detach() * num_examples
         self.num_examples += num_examples
 
-    def elapsed(self) -> float:
+    def seconds_in_epoch(self) -> float:
         """Return the seconds since the epoch began."""
         return time.perf_counter() - self.start
 
     def stop_clock(self) -> None:
         """Store how long the training steps took; to be called before the evaluation on dev."""
-        self.train_seconds = self.elapsed()
+        self.train_seconds = self.seconds_in_epoch()
 
     def finish_epoch(self, dev: dict[str, Any], is_best: bool) -> EpochResult:
         """Append the EpochResult of the epoch in progress to finished_epochs and return it; count anew."""
@@ -148,7 +148,7 @@ class LoopState:
             is_best=is_best,
             lr=float(self.scheduler.get_last_lr()[0]),
             pairs_per_second=self.num_examples / self.train_seconds,
-            seconds=self.elapsed(),
+            seconds=self.seconds_in_epoch(),
             gradient_cosines=self.gradient_cosines,
         )
         self.finished_epochs.append(result)

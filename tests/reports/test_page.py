@@ -47,7 +47,7 @@ def test_a_page_has_its_blocks_in_order_and_names_its_files(tmp_path):
     page.add_table("scores", [["layer", "score"], ["0", "50.00"]])
     page.add_figure("the curve", draw)
     page.add_figure("none", fail)
-    page.add_note("a | b")
+    page.add_warning("a | b")
     page.write("study", {"score": math.nan})
     files = {path.name: path.read_text() for path in page.files}
     table = "| layer | score |\n| --- | ---: |\n| 0 | 50.00 |\n"

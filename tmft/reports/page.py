@@ -64,7 +64,7 @@ class Page:
         """Add a paragraph of plain text."""
         self.markdown.append(f"{escape_markdown(paragraph, MAX_PARAGRAPH)}\n")
 
-    def add_note(self, sentence: str) -> None:
+    def add_warning(self, sentence: str) -> None:
         """Add a warning, which is also printed."""
         self.notes.append(sanitize(sentence))
         self.add_text(sentence)

@@ -78,7 +78,7 @@ def add_task(page: Page, task: str, sweeps: list[Sweep]) -> None:
     each = "each run at the layer that is best on dev, and whole" if are_curves else "each run"
     page.add_table(f"{task}: {each}", lines)
     if lines[0][-1] == "settings that differ":
-        page.add_note(f"{task}: {ABOUT_SETTINGS}")
+        page.add_warning(f"{task}: {ABOUT_SETTINGS}")
     if are_curves:  # else each would be the point of the table
         for split in ("dev", "test"):
             draw = partial(plots.draw_score_by_layer, sweeps, split=split)
@@ -86,7 +86,7 @@ def add_task(page: Page, task: str, sweeps: list[Sweep]) -> None:
     for sweep in sweeps:
         page.add_table(f"{sweep.name}: by layer", score_by_layer_table(sweep))
         for folder in sweep.copies:
-            page.add_note(
+            page.add_warning(
                 f"{folder} has the layer and the seed of another run of "
                 f"{sanitize(sweep.name, MAX_NAME_LENGTH)}: it is not counted as one more seed."
             )

@@ -47,7 +47,7 @@ def write_tables_page(
     page, published = Page(folder, f"{model} without training"), read_published()
     page.add_text(ABOUT)
     for note in results.notes:
-        page.add_note(note)
+        page.add_warning(note)
     page.add_heading("Scores")
     for table in tables:
         scored = {group: [name for name in names if name in known] for group, names in table.groups.items()}

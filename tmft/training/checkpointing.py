@@ -266,7 +266,7 @@ class Checkpointing(Callback):
 
     def on_step_end(self, state: LoopState) -> None:
         if self.checkpoint.should_save(state.steps.step):
-            self.save(state, state.elapsed())
+            self.save(state, state.seconds_in_epoch())
 
     def on_evaluate(self, state: LoopState) -> None:
         if self.checkpoint.should_save():
