@@ -74,6 +74,13 @@ def test_the_report_says_what_is_worth_a_second_look(tmp_path, capsys):
     ]
 
 
+def test_a_label_is_written_as_it_is_read_at_every_door_and_a_text_as_it_is(tmp_path):
+    """A column with gaps has 1.0 for the class 1 in a CSV file of pandas."""
+    (tmp_path / "train.csv").write_text("text,label\n1.0,1.0\n2.0,0.0\n")
+    convert_tables([str(tmp_path / "train.csv")], parse_columns("text,label"), tmp_path / "new")
+    assert (tmp_path / "new/train.tsv").read_text() == "text\tlabel\n1.0\t1\n2.0\t0\n"
+
+
 def test_columns_may_come_in_any_order():
     expected = {"sentence1": "a b", "sentence2": "sentence2", "score": "x=y"}
     found = parse_columns("score=x=y, sentence2,sentence1=a b")
