@@ -46,8 +46,8 @@ ROWS = [  # what runs, its arguments, the code of its exit, the last line on std
     (TMFT, ["train"], 2, f"tmft train: this command {NEEDS}"),
     (TMFT, ["encode", "tiny", "lines.txt", "--out", "x.npy"], 2, f"tmft encode: this command {NEEDS}"),
     (TMFT, ["encode"], 2, f"tmft encode: this command {NEEDS}"),
-    (TMFT, ["encode", "README.md"], 2, "tmft encode: 'README.md' is no text, but empty, a file or"),
-    (TMFT, ["encode", " "], 2, "tmft encode: ' ' is no text"),
+    (TMFT, ["encode", "README.md"], 2, "tmft encode: 'README.md' is empty, a file or a folder, an"),
+    (TMFT, ["encode", " "], 2, "tmft encode: ' ' is empty, a"),
     ("from tmft import SentenceEncoder", [], 1, f"ImportError: SentenceEncoder {NEEDS}"),
     ("from tmft import fine_tune", [], 1, f"ImportError: fine_tune {NEEDS}"),
     *(

@@ -54,7 +54,7 @@ def print_embedding(text: str) -> None:
     It is that of `SentenceEncoder.from_pretrained("tiny")`, which needs torch, and a second to import it.
     """
     if not text.strip() or os.path.exists(text):
-        problem = f"{short_repr(text)} is no text, but empty, a file or a folder"
+        problem = f"{short_repr(text)} is empty, a file or a folder, and no text"
         raise InputError(f"{problem}: give a sentence, or MODEL FILE --out FILE.npy; see --help")
     from tmft.export.numpy_encoder import Encoder  # numpy takes a moment, and --help needs none
 
