@@ -238,9 +238,13 @@ def read_split(task: Task, split: str) -> Examples:
                 print(f"dev and test of this task are pairs with scores: {file} (others: --data-root FOLDER)")
             return read_split(eval_task, split)
         if objective.needs_teacher:
-            excluded_sentences = [
-                text for name in ("dev", "test") for text in read_split(eval_task, name).sentences
-            ]
+            try:
+                excluded_sentences = [
+                    text for name in ("dev", "test") for text in read_split(eval_task, name).sentences
+                ]
+            except InputError as error:
+                remedy = "without these pairs, give `selection_metric` teacher_cosine"
+                raise InputError(f"{error}; {remedy}", "selection_metric") from None
     folder = task.files.partition("/")[0]  # "" if the user has named the folder
     if folder in RELEASES and RELEASES[folder].urls and not is_folder(DATA_FOLDER / folder):
         print(f"{DATA_FOLDER / folder} is absent: downloading the official release")
