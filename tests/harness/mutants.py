@@ -45,7 +45,8 @@ TESTS = {
         "test_bert.py speed/test_long_rows.py models/test_families.py models/test_refused_configs.py "
         "models/test_every_family.py",
     "tmft/models/rotary_families.py":
-        "models/test_refused_configs.py models/test_rotary_families.py models/test_every_family.py",
+        "models/test_refused_configs.py models/test_rotary_families.py models/test_every_family.py "
+        "models/test_families.py",
     "tmft/checkpoints/model_folder.py":
         "checkpoints/test_files_of_others.py checkpoints/test_model_folder.py checkpoints/test_load.py "
         "checkpoints/test_weights.py checkpoints/test_st_folder.py checkpoints/test_any_st_folder.py",

@@ -4,7 +4,7 @@ import ast
 import json
 import random
 import re
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -171,23 +171,3 @@ def test_values_of_which_torch_makes_no_modules_are_one_line(change):
     config = config_from_dict(BERT | change)
     with pytest.raises(InputError, match="config.json cannot be read .*: correct its values"):
         empty_encoder(config)
-
-
-# Of these keys the values of transformers say something else: -1 for a default, a token of EuroBERT's own.
-OTHER_DEFAULTS = {"pos_att_type", "max_relative_positions", "pad_token_id", "layer_types"}
-
-
-@pytest.mark.parametrize("model_type", RANDOM_CONFIGS)
-def test_what_a_config_does_not_say_has_the_value_of_transformers(model_type):
-    transformers = pytest.importorskip("transformers")
-    theirs = transformers.AutoConfig.for_model(model_type).to_dict()
-    family = FAMILIES[model_type]
-    keys = {one.name: family.keys.get(one.name, one.name) for one in fields(family.config)}
-    needed = {keys[one.name] for one in fields(family.config) if one.default is MISSING} | {"model_type"}
-    ours = config_from_dict({key: value for key, value in theirs.items() if key in needed})
-    for name, key in keys.items():
-        if key in theirs.keys() - OTHER_DEFAULTS:
-            assert getattr(ours, name) == theirs[key], key
-    if hasattr(ours, "layer_type"):
-        layer_types = [ours.layer_type(n) for n in range(ours.num_hidden_layers)]
-        assert layer_types == theirs.get("layer_types", layer_types)
