@@ -56,6 +56,8 @@ REFUSED = [  # family, changes of the content, words of the message
     ("llama", {"rope_theta": [1e4]}, "rope_theta is [10000.0] (config.json): expected a number above 0"),
     ("llama", {"rope_scaling": {"rope_type": "longrope"}}, "rope_type 'longrope' (config.json)"),
     ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping is 50.0 (config.json): on"),
+    ("qwen3", {"head_dim": 9}, "head_dim 9 (config.json): expected an even number, for rotary positions"),
+    ("llama", {"num_key_value_heads": 3}, "num_key_value_heads 3 (config.json): expected a divisor of 4"),
     ("qwen3", {"layer_types": ["chunked_attention"] * 4}, "layer_types is ['chunked_attention', 'chunke"),
     ("qwen3", {"layer_types": ["full_attention"] * 5}, "expected full_attention or sliding_attention for"),
     ("qwen3", {"num_experts": 8}, "num_experts is 8 (config.json): only 0 is supported"),

@@ -434,6 +434,11 @@ def complete_config(content: dict[str, Any], values: dict[str, Any]) -> dict[str
         values["num_key_value_heads"] = H
     if values["head_dim"] is None:
         values["head_dim"] = D // max(H, 1)
+    A, K = values["head_dim"], values["num_key_value_heads"]
+    if A < 2 or A % 2:
+        raise InputError(f"head_dim {A} (config.json): expected an even number, for rotary positions")
+    if K < 1 or H % K:
+        raise InputError(f"num_key_value_heads {K} (config.json): expected a divisor of {H} heads")
     for name in TOKEN_IDS:
         if values.get(name) is not None and values[name] not in range(values["vocab_size"]):
             values[name] = None  # it is -1 in some files
