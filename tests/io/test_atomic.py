@@ -53,7 +53,7 @@ def test_temporary_folders_of_other_machines_and_other_files_are_kept(tmp_path):
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_files_replace_others_together_or_not_at_all(is_there, tmp_path):
-    """What a link in the folder leads to is kept; stale files go, and others stay."""
+    """The target of a link in the folder is kept; stale files are removed, and other files stay."""
     folder, mine = tmp_path / "model", tmp_path / "mine"
     mine.write_text("mine")
     if is_there:

@@ -317,9 +317,9 @@ def parse_modules(entries: list[dict[str, Any]]) -> list[ModuleEntry]:
 
 
 def check_known_keys(content: dict[str, Any], known: Mapping[str, Sequence[object] | None]) -> dict[str, Any]:
-    """Return the content of a file. Raise UnsupportedError for a key that is not known.
+    """Return the content of a file if all its keys are known; raise UnsupportedError otherwise.
 
-    What nobody reads may change the result.
+    A key that nobody reads may change the result.
     known: key -> the values under which the result is that of a file without the key; None if the caller
     reads the key. Keys whose value is null or {} are as if they were absent.
     """

@@ -3,8 +3,8 @@
     python -m tmft report runs/
     python -m tmft report runs/ --out report/
 
-The tables are printed. The folder gets report.md; each table as LaTeX and CSV; all scores of all runs as
-report.json and runs.csv, with a line per run, split and metric; and each figure as SVG and PDF. Figures need
+The command prints the tables. It writes report.md, each table as LaTeX and CSV, each figure as SVG and PDF,
+and all scores of all runs as report.json and runs.csv, with a line per run, split and metric. Figures need
 matplotlib (pip install matplotlib); without it, the report has its tables only.
 """
 

@@ -37,7 +37,7 @@ FAMILIES: dict[str, Family[Any]] = {
     **t5_decoder.FAMILIES,
 }
 
-# Type of a field of a configuration -> the types of its values in config.json, and what a message expects.
+# Type of a field of a configuration -> the types of its values in config.json, and their name in a message.
 VALUE_TYPES: dict[object, tuple[tuple[type, ...], str]] = {
     int: ((int,), "a whole number, 0 or more"),
     float: ((int, float), "a number, 0 or more"),

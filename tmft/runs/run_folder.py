@@ -151,7 +151,7 @@ def first_difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
 
 
 def first_change(before: Digests, now: Digests) -> str:
-    """Describe the first file that differs, was added or was removed, among the groups of `now`; else ""."""
+    """Return which file of the groups of `now` is the first that differs, was added or was removed, or ""."""
     for group, digests in now.items():
         old_digests = before.get(group, {})
         for name in {**digests, **old_digests}:
